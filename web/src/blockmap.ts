@@ -250,7 +250,7 @@ export class BlockMap {
       `${end - start > 1 ? `blocks ${start} to ${end - 1}` : `block ${start}`} · ` +
       `PFN ${pfn} to ${pfnEnd} · ` +
       `${format.address(pfn * bytes)} to ${format.address((pfnEnd + 1) * bytes - 1)}`;
-    if (end <= start) return "outside of the zone";
+    if (end <= start) return "outside the zone";
     const state = this.stateOf(cell);
     if (state < 0) {
       return `${where} · ${this.census.sample === null ? "no memory" : "not read, or no memory"}`;

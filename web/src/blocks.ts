@@ -26,8 +26,8 @@ export async function pageblocks(run: Run, rank: number): Promise<Section> {
     el(
       "p",
       { class: "intro" },
-      `Memory in order of address, one cell for each pageblock of ${size}. A block is polluted, and marked `,
-      "by a corner, if at least one of its pages cannot be moved; it has the colour of the unmovable ",
+      `Memory in address order, one cell per pageblock of ${size}. A block is polluted, and marked `,
+      "at a corner, if at least one of its pages cannot be moved; it has the colour of the unmovable ",
       "class with the most pages. A block that can be emptied has the colour of its largest class. ",
       "Choose a state to highlight it; in the picture, the arrow keys move a cursor.",
     ),

@@ -33,7 +33,7 @@ export interface States {
 const FREE = { key: "free", words: "free, available as a huge page", marked: false };
 const DEFERRED = { key: "deferred", words: "free, not initialised yet", marked: false };
 const HUGE = { key: "huge", words: "huge page in use or in a pool", marked: false };
-const UNKNOWN = { key: "unknown", words: "perhaps polluted: pages without flags", marked: true };
+const UNKNOWN = { key: "unknown", words: "possibly polluted: pages without flags", marked: true };
 const EMPTY = { key: "hole", words: "no memory", marked: false };
 
 function movable(of: PageClass): State {

@@ -323,7 +323,7 @@ function barFigure(
     ["workload", "measure", "unit", "variant", "mean", "low", "high", "note"],
     ...all.map((bar) => [workload.name, name, unit, bar.label, bar.value, bar.low, bar.high, bar.note]),
   ];
-  const better = { lower: "less is better", higher: "more is better" }[text(measure["better"]) ?? ""];
+  const better = { lower: "lower is better", higher: "higher is better" }[text(measure["better"]) ?? ""];
   const source: Child[] = [
     "Source: ",
     text(measure["source"]) ?? "",
@@ -415,8 +415,8 @@ export function factorialSection(run: Run, rank: number): Section {
         ? ""
         : `, from ${best.lines[0]} (${best.label}) to ${worst.lines[0]} (${worst.label})`;
     const source =
-      "Source: the trials of this run. In each cell the median and how many times as fast it is as the " +
-      "baseline; blue is faster, orange slower, full colour is the largest distance from it.";
+      "Source: the trials of this run. Each cell has the median and its speed-up over the " +
+      "baseline: blue is faster, orange slower; full colour is the largest difference from it.";
     const drawing = chart([workload.name, "crossing"], (width, palette) => heat(map, width, palette), rows);
     const says = `${workload.name} under all combinations${range}`;
     return [figure(rank, [says], [source], withReadout(map, drawing))];
@@ -525,8 +525,8 @@ function axisFigure(found: ExperimentData, workload: Workload, axis: Axis, rank:
   const marked =
     drawing.marks.length === 0
       ? ""
-      : " The need is marked where the monotone fit crosses the loss; the shaded part is its 95 % " +
-        "interval, from a limit that is too little to one that is enough.";
+      : " The need is marked where the monotone fit crosses the loss; the shaded range is its 95 % " +
+        "interval, from an insufficient limit to a sufficient one.";
   const source =
     "Source: the trials of this run. Each measure is drawn as a share of its largest value; vertical " +
     "lines are 95 % intervals." +

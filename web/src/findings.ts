@@ -38,7 +38,7 @@ export function findings(run: Run): Section {
       el(
         "div",
         { class: "notice", role: "note" },
-        el("p", {}, el("strong", {}, "Could not be understood:")),
+        el("p", {}, el("strong", {}, "Could not be parsed:")),
         el("ul", {}, ...problems),
       ),
     );

@@ -51,7 +51,7 @@ function startTime(run: Run): string {
     if (run.run.started_boottime_ns !== null)
       facts.push(`${nanoseconds(run.run.started_boottime_ns)} after boot`);
     const euid = taken === null ? null : number(taken["euid"]);
-    if (euid !== null) facts.push(euid === 0 ? "by root" : "without root");
+    if (euid !== null) facts.push(euid === 0 ? "as root" : "not as root");
   }
   if (run.run.ended_after_ns !== null) facts.push(`took ${nanoseconds(run.run.ended_after_ns)}`);
   if (run.run.seed !== null) facts.push(`seed ${run.run.seed}`);
@@ -69,8 +69,8 @@ function ending(run: Run): HTMLElement | null {
         "p",
         { class: "notice", role: "note" },
         el("strong", {}, "Ended early: "),
-        `${run.run.end_reason ?? "no reason is stored"}. `,
-        "This report has the measurements until then.",
+        `${run.run.end_reason ?? "no reason stored"}. `,
+        "This report has the measurements up to then.",
       );
     case "not_closed":
       return el(
@@ -79,7 +79,7 @@ function ending(run: Run): HTMLElement | null {
         el("strong", {}, "Never closed: "),
         "its writer was killed, power was lost, or it is still running. ",
         run.log === null || run.log.is_there
-          ? "This report has all that was written."
+          ? "This report has everything that was written."
           : `Records may be in ${run.log.path}, which belongs to the file but is missing beside it.`,
       );
   }

@@ -129,9 +129,10 @@ async function start(): Promise<void> {
           { role: "alert" },
           `Cannot read the data in the page: ${why}. `,
           "The file may be truncated, or the browser too old: ",
-          "it needs DecompressionStream (Chromium 80, Firefox 113, Safari 16.4). The same report comes from ",
+          "it needs DecompressionStream (Chromium 80, Firefox 113, Safari 16.4). ",
+          "For the same report as text, run ",
           el("code", {}, "pagelab report"),
-          " on a terminal.",
+          " in a terminal.",
         ),
       );
     root.dataset["state"] = "failed";

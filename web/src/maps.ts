@@ -76,7 +76,7 @@ async function overTime(run: Run, maps: Maps, rank: number): Promise<HTMLElement
     [
       "Source: kpageflags; ",
       scale,
-      " Addresses grow from left to right and downward; stretches without memory are left out. A scan is ",
+      " Addresses grow from left to right and downward; ranges without memory are left out. A scan is ",
       "not atomic: memory changes during it.",
     ],
     shown.length === 1

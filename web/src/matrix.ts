@@ -126,8 +126,8 @@ export function matrix(run: Run, rank: number): Section {
       (measure) => `${nameOf(text(measure["name"]) ?? "")}: ${text(measure["source"]) ?? ""}`,
     );
     const source =
-      "Source: medians of the trials of this run, and multiples of the baseline's. Blue is better than the " +
-      `baseline, orange worse, full colour is ${RATIO_MAX} times and beyond, by the logarithm. ` +
+      "Source: medians of the trials of this run, and their ratios to the baseline. Blue is better than " +
+      `the baseline, orange worse; full colour is ${RATIO_MAX} times or more, on a logarithmic scale. ` +
       sources.join("; ");
     const says = `${workload.name}: ${map.rows.length} variants by ${map.columns.length} measures`;
     const content = [withReadout(map, drawing), details("The numbers", numbers)];

@@ -50,7 +50,7 @@ export function freeMemory(run: Run, rank: number): Section {
     " pages. ",
     el("em", {}, "F", el("sub", {}, "u")),
     ", the unusable free space index, is the share of the free memory in blocks too small for a request of ",
-    "an order: 0 is all usable, 1 is none.",
+    "an order: at 0 all of it is usable, at 1 none.",
   );
   return {
     title,

@@ -86,11 +86,11 @@ function curve(access: Json, rank: number): HTMLElement {
   const knee = number(access["knee_bytes"]);
   const says =
     knee === null
-      ? `Time of one dependent random read by size of the buffer; no knee: ${reason(access, "knee_bytes")}`
+      ? `Time of a dependent random read by buffer size; no knee: ${reason(access, "knee_bytes")}`
       : `With base pages, reads become slower beyond ${format.bytes(knee)}: ` +
         "about the reach of the largest TLB";
   const source = [
-    "Source: a chase of pointers in random order, one after the other; the median of the repeats, and ",
+    "Source: dependent reads in random order (pointer chase); the median of the repeats, and ",
     "their range. Programs that do other work between reads gain less.",
   ];
   if (base.length === 0) return figure(rank, [says], source, el("p", {}, "No curve available."));
@@ -118,7 +118,7 @@ function curve(access: Json, rank: number): HTMLElement {
     details(
       "The numbers",
       table(
-        "Time of a read",
+        "Time per read",
         [
           { text: "buffer", right: true, names: true },
           { text: "base pages", right: true },
@@ -216,7 +216,7 @@ class Curves {
             incrs: [1, 2, 4],
             space: 56,
             size: 26,
-            label: "size of the buffer",
+            label: "buffer size",
             labelSize: 22,
             labelFont: FONT,
             values: (_, ticks) => ticks.map((at) => format.bytes(2 ** at)),
@@ -224,7 +224,7 @@ class Curves {
           {
             ...axis,
             size: 48,
-            label: "ns for one read",
+            label: "ns per read",
             labelSize: 22,
             labelFont: FONT,
             values: (_, ticks) => ticks.map(String),

@@ -55,7 +55,7 @@ export function processes(run: Run): Section {
   if (over > 0)
     notes.push(`${format.count(over)} skipped: their page tables take too long to walk`);
   if (found["is_budget_spent"] === true)
-    notes.push("the time budget ended before all of the largest were read");
+    notes.push("the time budget ran out before all of the largest were read");
   const total = number(found["total"]) ?? 0;
   const caption = `The ${largest.length} largest of ${format.count(total)} processes (smaps_rollup)`;
   return {
@@ -85,7 +85,7 @@ export function failures(run: Run): Section {
   });
   const content = [
     table(
-      "Reports in the kernel's log",
+      "Reports in the kernel log",
       [
         { text: "after boot", right: true },
         { text: "process", names: true },
@@ -97,7 +97,7 @@ export function failures(run: Run): Section {
   ];
   if (log["log_overwritten"] === true) {
     content.push(
-      el("p", { class: "source" }, "The start of the log is overwritten: earlier entries may be missing."),
+      el("p", { class: "source" }, "The start of the log was overwritten: earlier entries may be missing."),
     );
   }
   return { title: "Allocation failures", content };

@@ -242,23 +242,23 @@ const FAULTS: Counters = [
 const HUGE: Counters = [
   ["thp_fault_alloc", "allocated in faults"],
   ["thp_fault_fallback", "fell back in faults"],
-  ["thp_collapse_alloc", "by khugepaged"],
+  ["thp_collapse_alloc", "collapsed by khugepaged"],
   ["thp_split_page", "split"],
 ];
 const COMPACTION: Counters = [
   ["compact_stall", "direct compactions"],
-  ["compact_fail", "that failed"],
-  ["compact_daemon_wake", "wakes of kcompactd"],
+  ["compact_fail", "failed direct compactions"],
+  ["compact_daemon_wake", "kcompactd wake-ups"],
   ["pgmigrate_success", "pages migrated"],
   ["pgmigrate_fail", "pages not migrated"],
-  ["compact_migrate_scanned", "pages scanned for migration"],
-  ["compact_free_scanned", "pages scanned for free ones"],
+  ["compact_migrate_scanned", "pages scanned by the migrate scanner"],
+  ["compact_free_scanned", "pages scanned by the free scanner"],
 ];
 const RECLAIM: Counters = [
   ["pgscan_kswapd", "pages scanned by kswapd"],
-  ["pgscan_direct", "pages scanned directly"],
+  ["pgscan_direct", "pages scanned by direct reclaim"],
   ["pgsteal_kswapd", "pages reclaimed by kswapd"],
-  ["pgsteal_direct", "pages reclaimed directly"],
+  ["pgsteal_direct", "pages reclaimed by direct reclaim"],
   ["pswpin", "pages swapped in"],
   ["pswpout", "pages swapped out"],
 ];

@@ -269,14 +269,14 @@ function reclaim(sim: Sim): Part {
   ]);
   const columns = [
     { text: "order", names: true },
-    { text: "of a zone", right: true },
+    { text: "share of a zone", right: true },
   ];
   const words =
     "If pages are freed in random order, this share of a zone must be freed in the worst case before a " +
     "block of an order is certain to be free: F_r(j) = (N / 2^j) (2^j − 1) + 1 of N pages " +
     "(Gorman and Whitcroft 2006).";
   const content = [el("p", {}, words), table("Pages to free, by order", columns, rows)];
-  return { title: "Effort of reclaim", content };
+  return { title: "Reclaim effort", content };
 }
 
 /** All parts of a page of simulations. */

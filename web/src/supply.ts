@@ -62,7 +62,7 @@ function parts(total: Json): Part[] {
     { key: "cache", words: "more after dropping the page cache", units: dropped - compacted },
     { key: "inuse", words: "huge pages in use or in a pool", units: inUse },
     { key: "rest", words: "filled by programs", units: rest },
-    { key: "doubt", words: "perhaps polluted: pages without flags", units: polluted - certain },
+    { key: "doubt", words: "possibly polluted: pages without flags", units: polluted - certain },
     { key: "polluted", words: "polluted", units: certain },
   ];
 }

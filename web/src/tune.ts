@@ -94,7 +94,7 @@ function missFigures(rank: number, tune: Json): HTMLElement[] {
     ]),
   ];
   const source =
-    "Source: misses of the second-level TLB by region of the size of a huge page, according to the profile " +
+    "Source: second-level TLB misses per region of huge-page size, from the profile " +
     "in this run, and recounted as if the plan's regions were on huge pages. " +
     `The ${Math.min(REGIONS_MAX, regions.length)} regions with the most misses of ` +
     `${format.count(number(tune["regions_total"]) ?? regions.length)}.`;

@@ -78,7 +78,7 @@ fn unsuitable_reason(meta: &Metadata) -> Option<&'static str> {
     if kind.is_dir() {
         Some("expected a file, found a directory")
     } else if is_standard_stream(meta) {
-        Some("expected a file, found the standard output")
+        Some("expected a file, found standard output")
     } else if kind.is_file() {
         None
     } else if kind.is_fifo() {
@@ -127,7 +127,7 @@ impl OutputFile {
     /// Writes the file. If that fails, an existing file remains unchanged.
     pub fn write(&self, content: &[u8]) -> Result<(), Failure> {
         if is_run_file(&self.path) {
-            return Err(cannot_write(&self.name, "it is now a run file").hint("choose another name"));
+            return Err(cannot_write(&self.name, "it has become a run file").hint("choose another name"));
         }
         let written = write_beside(&self.path, self.replaces, |part| write_new(part, content));
         written.map_err(|error| match error.kind() {
@@ -263,7 +263,7 @@ mod tests {
         let place = check_output(&run, true).unwrap();
         fs::write(&run, b"SQLite format 3\0 and more").unwrap();
         assert!(refused(&run).contains("is a run file"));
-        assert!(place.write(b"page").unwrap_err().to_string().contains("is now a run file"));
+        assert!(place.write(b"page").unwrap_err().to_string().contains("has become a run file"));
         assert!(fs::read(&run).unwrap().starts_with(b"SQLite"));
     }
 

@@ -31,8 +31,11 @@ pub enum Exit {
 }
 
 /// Exit codes after a signal, once all changes are undone: 128 plus the signal number.
-const AFTER_SIGNAL: [(u8, &str); 3] =
-    [(129, "SIGHUP, after restoring"), (130, "SIGINT, after restoring"), (143, "SIGTERM, after restoring")];
+const AFTER_SIGNAL: [(u8, &str); 3] = [
+    (129, "SIGHUP, after undoing all changes"),
+    (130, "SIGINT, after undoing all changes"),
+    (143, "SIGTERM, after undoing all changes"),
+];
 
 impl From<FailureKind> for Exit {
     fn from(kind: FailureKind) -> Exit {
@@ -71,9 +74,9 @@ impl Exit {
         (Exit::Usage, "wrong command line"),
         (Exit::BadInput, "bad input"),
         (Exit::NotAvailable, "not available or not permitted"),
-        (Exit::Partial, "the kernel rejected a change, or only a part was done"),
+        (Exit::Partial, "the kernel rejected a change, or the result is partial"),
         (Exit::GuestLost, "the guest was lost"),
-        (Exit::Bug, "internal error of pagelab"),
+        (Exit::Bug, "internal error in pagelab"),
     ];
 
     /// Returns the exit of this code, if it is in the table.

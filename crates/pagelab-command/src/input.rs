@@ -32,7 +32,7 @@ impl InputConsumer {
                     .map(String::from)
             }
             InputConsumer::Import => {
-                ["give the directory name", "pipe the text to it, and use `-` as the name", MISSING]
+                ["give the directory name", "pipe the text to pagelab, with `-` as the file name", MISSING]
                     .map(String::from)
             }
             InputConsumer::RunFileFrom(maker) => {
@@ -77,7 +77,7 @@ pub fn read_bounded_input(path: &Path, reader: InputConsumer) -> Result<(String,
         FileType::Fifo => "a FIFO",
         FileType::CharacterDevice => "a character device",
         FileType::BlockDevice => "a block device",
-        _ => "no file",
+        _ => "a special file",
     };
     Err(Failure::expected(name, "a file", kind).hint(pipe_hint))
 }
@@ -100,8 +100,8 @@ fn read_bounded(name: &str, source: impl Read, reader: InputConsumer) -> Result<
         let limit = pagelab_report::style::format_bytes(TEXT_BYTES_MAX);
         let place = format_args!("cannot read {name}");
         return Err(Failure::expected(place, format_args!("at most {limit}"), "more").hint(
-            "cut out the relevant part, for example the last `page allocation failure` and 100 lines \
-             after it",
+            "extract the relevant part, for example the last `page allocation failure` and the 100 \
+             lines after it",
         ));
     }
     if let Some(program) = detect_compression(&text) {

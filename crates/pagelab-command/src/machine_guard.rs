@@ -23,6 +23,6 @@ pub fn finish_guard(guard: Guard) {
     for outcome in
         guard.finish().iter().filter(|of| matches!(of.undo, UndoOutcome::LeftUnchanged | UndoOutcome::Failed))
     {
-        output::warn(&format!("warning: {} is not as it was: {}", outcome.label, outcome.detail));
+        output::warn(&format!("warning: {} was not restored: {}", outcome.label, outcome.detail));
     }
 }

@@ -144,7 +144,7 @@ pub fn forward(to: impl AsFd, mut bytes: &[u8], mut gives_up: impl FnMut() -> bo
         };
         if ready == 0 {
             if gives_up() {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "no process reads it"));
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "no process is reading it"));
             }
             continue;
         }

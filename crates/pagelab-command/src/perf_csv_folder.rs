@@ -55,7 +55,7 @@ fn write_folder(run: &Run, folder: &Path) -> Result<String, Failure> {
     }
     let mut line = format!("→ {}   {} files", folder.display(), format_count(files.len() as u128));
     if left_out > 0 {
-        line.push_str(&format!("   {} uncounted trials are omitted", format_count(left_out as u128)));
+        line.push_str(&format!("   {} uncounted trials omitted", format_count(left_out as u128)));
     }
     Ok(line)
 }

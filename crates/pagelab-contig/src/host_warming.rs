@@ -112,7 +112,7 @@ fn count_free_pages_from(root: &Root, order: Order) -> u64 {
 fn free_memory_headroom(root: &Root) -> (u64, &'static str) {
     let reader = Reader::new(root);
     let Ok(info) = reader.parse(paths::MEMINFO, meminfo::parse) else {
-        return (0, "meminfo is not readable");
+        return (0, "cannot read meminfo");
     };
     let bytes = |name: &str| info.bytes(name).unwrap_or(Bytes(0));
     let free = Reserve::from_total_memory(bytes("MemTotal")).headroom(bytes("MemFree")).0;

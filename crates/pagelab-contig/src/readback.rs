@@ -53,7 +53,7 @@ impl HugeReadback {
                 let mappings =
                     smaps::parse(&text).map_err(|error| malformed(error.message_in_file(SELF_SMAPS)))?;
                 sum_anon_huge(&mappings, addresses)
-                    .ok_or_else(|| malformed("the range is not in it as mapped".to_owned()))
+                    .ok_or_else(|| malformed("it does not list the range as mapped".to_owned()))
             }
         }
     }

@@ -98,10 +98,10 @@ impl StopReason {
     pub fn describe(self) -> &'static str {
         match self {
             StopReason::AllAllocated => "all requested pages were allocated",
-            StopReason::SomeFellBack => "all pages were requested, and some requests got base pages",
+            StopReason::SomeFellBack => "all pages were requested, but some requests fell back to base pages",
             StopReason::ReserveReached => "more would have exceeded the reserve",
-            StopReason::NoneLeft => "no more pages could be allocated",
-            StopReason::WouldReclaim => "free memory became low, so the kernel would reclaim",
+            StopReason::NoneLeft => "no more huge pages could be allocated",
+            StopReason::WouldReclaim => "free memory became so low that the kernel would reclaim",
             StopReason::Deadline => "the time limit was reached",
         }
     }
@@ -118,16 +118,18 @@ impl ThpRequestResult {
                 Some("a control group was at its limit (thp_fault_fallback_charge)".to_owned())
             }
             None if self.stop_reason == StopReason::SomeFellBack => {
-                Some("no huge page was free at their faults".to_owned())
+                Some("no huge page was free when they faulted".to_owned())
             }
             None => None,
         };
         let reason = match self.stop_reason {
-            StopReason::SomeFellBack => (missed > 0).then(|| format!("{missed} requests got base pages")),
+            StopReason::SomeFellBack => {
+                (missed > 0).then(|| format!("{missed} requests fell back to base pages"))
+            }
             reason => Some(reason.describe().to_owned()),
         };
         let lost = (self.lost > 0)
-            .then(|| format!("{} were split or reclaimed again before they were counted", self.lost));
+            .then(|| format!("{} were split or reclaimed before they were counted", self.lost));
         [reason, why, lost].into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 }
@@ -137,7 +139,7 @@ fn describe_collapse_error(error: &io::Error) -> String {
     match Errno::from_io_error(error) {
         Some(Errno::NOMEM) => "the kernel found no free huge page (ENOMEM)".to_owned(),
         Some(Errno::BUSY) => "the control group was at its limit (EBUSY)".to_owned(),
-        Some(Errno::AGAIN) => "a page of the region was in use for a moment (EAGAIN)".to_owned(),
+        Some(Errno::AGAIN) => "a page of the region was temporarily in use (EAGAIN)".to_owned(),
         _ => error.to_string(),
     }
 }
@@ -189,7 +191,7 @@ impl<'r> ThpAllocation<'r> {
         let fitting_regions = request.reserve.headroom(available).0 / request.size.0.max(1);
         if fitting_regions == 0 {
             let (available, reserve) = (format_bytes(available), format_bytes(request.reserve.0));
-            let detail = format!("{available} is available, and {reserve} is reserved");
+            let detail = format!("{available} is available, but {reserve} is reserved");
             return Err(Absence::new("huge pages", AbsenceReason::NotPermitted, detail)
                 .with_hint("free memory first"));
         }
@@ -398,7 +400,7 @@ pub fn read_available_memory(root: &Root) -> Reading<Bytes> {
     let meminfo = Reader::new(root).parse(paths::MEMINFO, meminfo::parse)?;
     meminfo.bytes("MemAvailable").ok_or_else(|| {
         Absence::new(root.display_path(paths::MEMINFO), AbsenceReason::NotThere, "it has no MemAvailable")
-            .with_hint("Linux 3.14 or later has it")
+            .with_hint("use Linux 3.14 or later")
     })
 }
 
@@ -430,7 +432,11 @@ pub fn fault_in_huge_pages(
     let (mut pages, mut misses) = (Vec::new(), 0);
     while (pages.len() as u64) < count_max && misses < FALLBACKS_MAX {
         if stop() {
-            return Err(Absence::new("huge pages", AbsenceReason::NotRequested, "stopped before the end"));
+            return Err(Absence::new(
+                "huge pages",
+                AbsenceReason::NotRequested,
+                "stopped before it completed",
+            ));
         }
         let mut map = Mapping::anonymous(size, size).map_err(|e| io_absence("cannot map memory", &e))?;
         map.advise(0..size.0, Advice::HugePage).map_err(|e| io_absence("cannot request huge pages", &e))?;
@@ -476,19 +482,23 @@ mod tests {
         // Nothing ended the requests, and some of them failed.
         let some = result(293, 0, None, AllAllocated);
         assert_eq!(some.stop_reason, SomeFellBack);
-        assert_eq!(some.describe_end(), "7 requests got base pages; no huge page was free at their faults");
+        assert_eq!(
+            some.describe_end(),
+            "7 requests fell back to base pages; no huge page was free when they faulted"
+        );
         let refusal = describe_collapse_error(&Errno::NOMEM.into());
         assert_eq!(
             result(293, 0, Some(&refusal), AllAllocated).describe_end(),
-            "7 requests got base pages; MADV_COLLAPSE failed: the kernel found no free huge page (ENOMEM)"
+            "7 requests fell back to base pages; MADV_COLLAPSE failed: the kernel found no free huge page \
+             (ENOMEM)"
         );
         let limited = ThpRequestResult { limited_faults: 7, ..some };
         assert!(limited.describe_end().ends_with("at its limit (thp_fault_fallback_charge)"), "{limited:?}");
-        let lost = "were split or reclaimed again before they were counted";
+        let lost = "were split or reclaimed before they were counted";
         assert_eq!(result(293, 7, None, AllAllocated).describe_end(), format!("7 {lost}"));
         assert_eq!(
             result(293, 2, None, AllAllocated).describe_end(),
-            format!("5 requests got base pages; no huge page was free at their faults; 2 {lost}")
+            format!("5 requests fell back to base pages; no huge page was free when they faulted; 2 {lost}")
         );
         let late = ThpRequestResult { touched: 100, ..result(100, 0, None, Deadline) };
         assert_eq!(late.describe_end(), "the time limit was reached");

@@ -70,7 +70,7 @@ impl Flavour {
     /// The error of a flavour that the system rejects.
     fn describe_refusal(self, error: &io::Error) -> String {
         let hint = match (self, Errno::from_io_error(error)) {
-            (_, Some(Errno::MFILE)) => "; hint: raise the limit of open files (ulimit -n)",
+            (_, Some(Errno::MFILE)) => "; hint: raise the limit on open files (ulimit -n)",
             (_, Some(Errno::NFILE)) => "; hint: raise fs.file-max",
             (Flavour::Dentries, Some(Errno::PERM)) => "; a private tmpfs needs root (CAP_SYS_ADMIN)",
             (Flavour::PageTables, Some(Errno::NOMEM)) => {
@@ -233,7 +233,7 @@ fn allocate_part(
         }
         match source.allocate_pages(batch_pages) {
             Ok(0) => {
-                result.stop_reason = Some(format!("{}: no more can be allocated", result.flavour));
+                result.stop_reason = Some(format!("{}: no more pages can be allocated", result.flavour));
                 return;
             }
             Ok(taken) => result.pages_allocated += taken,
@@ -285,7 +285,7 @@ impl SourceLimit {
 impl fmt::Display for SourceLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SourceLimit { flavour, name, required: needs, available: has } = self;
-        write!(f, "{flavour} needs {needs} of {name}, which is {has}")
+        write!(f, "{flavour} needs {needs} of {name}, but the limit is {has}")
     }
 }
 
@@ -355,13 +355,13 @@ mod tests {
         .to_vec();
         lines.extend([limit.to_string(), low.to_string(), BackoffReason::Pressure(0.12).to_string()]);
         expect![[r#"
-            pipes: ERROR; hint: raise the limit of open files (ulimit -n)
+            pipes: ERROR; hint: raise the limit on open files (ulimit -n)
             pagetables: ERROR; hint: raise fs.file-max
             dentries: ERROR; a private tmpfs needs root (CAP_SYS_ADMIN)
             pagetables: ERROR; hint: raise vm.max_map_count or RLIMIT_AS (ulimit -v)
-            sockets needs 9 of RLIMIT_NOFILE, which is 5
-            only 1 GiB was available, and 2 GiB is reserved
-            programs waited for memory 12 % of the time"#]]
+            sockets needs 9 of RLIMIT_NOFILE, but the limit is 5
+            only 1 GiB was available, less than the reserve of 2 GiB
+            tasks waited for memory 12 % of the time"#]]
         .assert_eq(&lines.join("\n"));
     }
 
@@ -461,7 +461,7 @@ mod tests {
         let open_files = limits.iter().find(|limit| limit.name == "RLIMIT_NOFILE").unwrap();
         assert!(open_files.is_exceeded() && open_files.flavour == Flavour::Pipes);
         let text = open_files.to_string();
-        assert!(text.starts_with("pipes needs 549755813888 of RLIMIT_NOFILE, which is "), "{text}");
+        assert!(text.starts_with("pipes needs 549755813888 of RLIMIT_NOFILE, but the limit is "), "{text}");
         let few = PollutionRequest { blocks: 1, ..wanted };
         assert!(!check_limits(&Root::live(), &few, page_size).iter().any(SourceLimit::is_exceeded));
     }

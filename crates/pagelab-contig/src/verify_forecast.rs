@@ -103,7 +103,7 @@ const GAIN_DIVISOR: u64 = 100;
 
 /// Reason for omitting a step: its cost for other programs is not justified.
 pub fn all_allocated_absence() -> Absence {
-    let why = "all requested pages were allocated before; no page cache was dropped";
+    let why = "all requested pages were already allocated, so no page cache was dropped";
     Absence::new("huge pages", AbsenceReason::NotRequested, why)
 }
 

@@ -152,7 +152,7 @@ impl TrialCgroup {
     pub fn read_swap_usage(&self) -> Reading<Bytes> {
         let folder = self.dir_with_controller(MEMORY)?;
         if !folder.is_v2 {
-            let detail = "version 1 has it in memory.stat";
+            let detail = "cgroup v1 reports it in memory.stat";
             return Err(Absence::new(&folder.path, AbsenceReason::NotThere, detail));
         }
         self.read_number(folder, "memory.swap.current").map(Bytes)
@@ -163,7 +163,7 @@ impl TrialCgroup {
         let folder = self.dir_with_controller(MEMORY)?;
         let name = if folder.is_v2 { "memory.peak" } else { "memory.max_usage_in_bytes" };
         self.read_number(folder, name).map(Bytes).map_err(|absence| match folder.is_v2 {
-            true if absence.why == AbsenceReason::NotThere => absence.with_hint("Linux 5.19 or later"),
+            true if absence.why == AbsenceReason::NotThere => absence.with_hint("use Linux 5.19 or later"),
             _ => absence,
         })
     }
@@ -187,7 +187,7 @@ impl TrialCgroup {
         let stat = self.read_counters(folder, "cpu.stat")?;
         let parse_usage = |name: &str| {
             let missing = || {
-                Absence::new(folder.file_path("cpu.stat"), AbsenceReason::NotThere, format!("no line {name}"))
+                Absence::new(folder.file_path("cpu.stat"), AbsenceReason::NotThere, format!("no {name} line"))
             };
             stat.get(name).ok_or_else(missing)
         };
@@ -200,7 +200,7 @@ impl TrialCgroup {
     /// The files that [`TrialCgroup::read_cpu_time`] reads.
     pub fn cpu_time_source(&self) -> &'static str {
         match self.dir_with_controller(CPUACCT) {
-            Ok(_) => "cpuacct.usage, split as cpuacct.usage_user to _sys, of its cgroup",
+            Ok(_) => "cpuacct.usage of its cgroup, split like cpuacct.usage_user and _sys",
             Err(_) => "cpu.stat of its cgroup",
         }
     }
@@ -231,7 +231,7 @@ impl TrialCgroup {
 
     /// The processes in it, except those of another PID namespace.
     pub fn list_processes(&self) -> Reading<Vec<u32>> {
-        let no_dir = || Absence::new("control groups", AbsenceReason::NotThere, "the trial has none");
+        let no_dir = || Absence::new("control groups", AbsenceReason::NotThere, "the trial has no cgroup");
         let folder = self.v2_dir().ok().or(self.dirs.first()).ok_or_else(no_dir)?;
         let text = self.root.read(&folder.file_path("cgroup.procs"))?;
         let numbers =
@@ -281,7 +281,7 @@ impl TrialCgroup {
 
     fn v2_dir(&self) -> Reading<&CgroupDir> {
         self.dirs.iter().find(|folder| folder.is_v2).ok_or_else(|| {
-            let detail = "the trial has no cgroup of version 2";
+            let detail = "the trial has no cgroup v2";
             Absence::new("control groups", AbsenceReason::NotThere, detail)
                 .with_hint("mount -t cgroup2 none /mnt, as root")
         })

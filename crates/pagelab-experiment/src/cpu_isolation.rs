@@ -42,7 +42,7 @@ impl IsolatedCpu {
         let allowed = PinnedThread::allowed_cpus();
         let cpu = match allowed[..] {
             [.., _, last] => last,
-            _ => return Err("pin: this process has only one CPU, which other tasks need too".to_owned()),
+            _ => return Err("pin: this process may use only one CPU, which other tasks need too".to_owned()),
         };
         let failed = |error: io::Error| format!("pin: cannot start the helper process: {error}");
         let mut command = gate::gate_command();
@@ -51,7 +51,7 @@ impl IsolatedCpu {
         let mut keeper = command.spawn().map_err(failed)?;
         let keeper_input = keeper.stdin.take();
         let (mut reply, mut byte) = (Vec::new(), [0]);
-        let out = keeper.stdout.as_mut().ok_or("pin: the helper process has no output")?;
+        let out = keeper.stdout.as_mut().ok_or("pin: no output pipe from the helper process")?;
         while !reply.ends_with(format!("{READY}\n").as_bytes()) {
             match out.read(&mut byte) {
                 Ok(1) => reply.push(byte[0]),
@@ -74,7 +74,9 @@ impl IsolatedCpu {
                 let rest = rest.trim();
                 (!rest.is_empty()).then(|| rest.to_owned())
             }
-            _ => Some("pin: the helper process was killed before it restored all tasks".to_owned()),
+            _ => Some(
+                "pin: the helper process was killed before it restored the affinity of all tasks".to_owned(),
+            ),
         }
     }
 }
@@ -122,7 +124,8 @@ pub fn run_keeper(cpu: u32) -> u8 {
     }
     let not_restored = restore_affinities(&moved);
     if not_restored > 0 {
-        let _ = writeln!(out, "pin: {not_restored} tasks got another affinity in the meantime, and keep it");
+        let _ =
+            writeln!(out, "pin: {not_restored} tasks keep the affinity that another process set meanwhile");
     }
     0
 }

@@ -244,7 +244,7 @@ impl<'e> Engine<'e> {
         let name = workload.and_then(|workload| self.plan.workloads.get(workload));
         if let Some(name) = name.map(|workload| &workload.name).filter(|_| count > 0) {
             let text = format!(
-                "{name}: its first {} trials had no result: {reason}; {count} are skipped",
+                "{name}: no result from its first {} trials: {reason}; skipping the other {count}",
                 ends.len()
             );
             self.report_event(PlaceEvent { kind: "trial", text, is_note: true })?;

@@ -106,10 +106,10 @@ fn set_thp_prctl(word: &str) -> Result<(), String> {
         word if word == ThpMode::AdvisedOnly.name() => {
             (thp_disable::set_thp_except_advised(), ThpDisable::ExceptAdvised)
         }
-        other => return Err(format!("thp: {other:?} is not a mode of a process")),
+        other => return Err(format!("thp: {other:?} is not a per-process mode")),
     };
     let hint = match expected {
-        ThpDisable::ExceptAdvised => "; hint: it requires Linux 6.18; use thp = \"madvise\"",
+        ThpDisable::ExceptAdvised => "; hint: use Linux 6.18 or later, or thp = \"madvise\"",
         _ => "",
     };
     prctl_result.map_err(|error| format!("thp = {word:?}: PR_SET_THP_DISABLE: {error}{hint}"))?;

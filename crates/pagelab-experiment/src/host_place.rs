@@ -96,7 +96,7 @@ impl<'h> HostPlace<'h> {
     fn check_kernel(&self) -> Option<PlaceEvent> {
         let (then, here) =
             (self.earlier_kernel.as_ref()?, self.context.machine.kernel_release.as_ref().ok()?);
-        let text = format!("the kernel is Linux {here}, and was Linux {then} when the run began");
+        let text = format!("the kernel is now Linux {here}, but the run began under Linux {then}");
         (then != here).then_some(PlaceEvent { kind: "kernel", text, is_note: true })
     }
 
@@ -112,7 +112,7 @@ impl<'h> HostPlace<'h> {
                 _ => set_up_workload(resolved, at, &mut **observer),
             };
             if let Err(why) = &set_up {
-                let text = format!("{}: {why}; its {count} trials are skipped", workload.name);
+                let text = format!("{}: {why}; skipping its {count} trials", workload.name);
                 report(PlaceEvent { kind: "setup", text, is_note: true })?;
             }
             self.unavailable_workloads.borrow_mut().push(set_up.err());
@@ -130,8 +130,8 @@ impl<'h> HostPlace<'h> {
         let is_quiet = now.busy_share_since(&before, 0).is_none();
         let share = share.map_or("unknown".to_owned(), |share| format!("{:.0} % of a CPU", share * 100.0));
         let text = match is_quiet {
-            true => format!("the machine is quiet: other programs use {share}"),
-            false => format!("the machine is not quiet: other programs use {share}; such trials are flagged"),
+            true => format!("system idle: other processes use {share}"),
+            false => format!("system not idle: other processes use {share}; affected trials are flagged"),
         };
         let text = format!("{text} ({})", trial::describe_load());
         PlaceEvent { kind: "preflight", text, is_note: !is_quiet }
@@ -164,7 +164,7 @@ impl<'h> HostPlace<'h> {
             let model_result = model(pairing.0, pairing.1);
             if let Err(why) = &model_result {
                 let (workload, variant) = self.names(pairing);
-                let text = format!("no model of {workload} under {variant}: {why}");
+                let text = format!("no model result for {workload} under {variant}: {why}");
                 report(PlaceEvent { kind: "model", text, is_note: true })?;
             }
             self.model_measures.borrow_mut().insert(pairing, model_result.unwrap_or_default());
@@ -192,7 +192,7 @@ impl<'h> HostPlace<'h> {
         let mut checksums = self.checksums.borrow_mut();
         match checksums.get(&key) {
             Some(known) if known != sum => {
-                Some(format!("its checksum is {sum}, and other trials of the same options have {known}"))
+                Some(format!("its checksum is {sum}, but other trials with the same options have {known}"))
             }
             Some(_) => None,
             None => {
@@ -219,8 +219,8 @@ impl Place for HostPlace<'_> {
         if plan == self.plan() {
             return Ok(());
         }
-        let text = "this version makes another plan of its recipe; hint: use the version that started it, or \
-                    start a new run";
+        let text = "this version builds a different plan from its recipe; hint: use the version that started \
+            it, or start a new run";
         Err(text.to_owned())
     }
 
@@ -319,39 +319,38 @@ pub fn describe_changes(site: &Result<GuardSite, String>, variant: &Variant) -> 
     }));
     changes.extend(variant.supervised_plan.as_ref().map(|plan| {
         let pages = match plan {
-            SupervisedPlan::Nothing => "only on its own request".to_owned(),
+            SupervisedPlan::Nothing => "only where the program itself requests them".to_owned(),
             plan => format!("as planned by {}", plan.argument()),
         };
-        format!("the program runs under the supervisor of `pagelab apply`, huge pages {pages}")
+        format!("the program runs under the supervisor of `pagelab apply`; huge pages {pages}")
     }));
     let limit = variant.memory_limit.map(format_argument);
     changes.extend(limit.map(|limit| format!("the trial's cgroup is limited to {limit}")));
     changes.extend(variant.swap_limit.map(|size| match size.0 {
-        0 => "the trial's cgroup may not swap".to_owned(),
+        0 => "swap is disabled for the trial's cgroup".to_owned(),
         _ => {
             let size = format_argument(size);
-            format!("the trial's cgroup may swap {size} to a file created for the experiment")
+            format!("the trial's cgroup may swap up to {size} to a file created for the experiment")
         }
     }));
     if let Some(fragmentation) = &variant.fragmentation {
         let order = fragmentation.order.map_or("of a huge page".to_owned(), |order| order.to_string());
         changes.push(format!(
-            "memory is compacted if it is too fragmented, then fragmented to F_u = {} for blocks of order \
-             {order}",
+            "memory is compacted if it is too fragmented, then fragmented to F_u = {} (order {order})",
             fragmentation.target
         ));
     }
     changes.extend(variant.hog.map(describe_hog));
     if variant.pin.is_some() {
-        changes.push("all other tasks are moved off one CPU, unless one is isolated".to_owned());
+        changes.push("all other tasks are moved off one CPU, unless an isolated CPU is available".to_owned());
     }
     let page_cache = variant.page_cache.map(|state| match state {
-        PageCacheState::Cold => "the workload's files are dropped from the page cache, or all clean pages",
+        PageCacheState::Cold => "the workload's files, or all clean pages, are dropped from the page cache",
         PageCacheState::Warm => "the workload's files are read into the page cache",
     });
     changes.extend(page_cache.map(str::to_owned));
     if variant.evict_caches {
-        changes.push("data cache and TLB are evicted".to_owned());
+        changes.push("the data caches and the TLB are evicted".to_owned());
     }
     changes
 }
@@ -360,12 +359,12 @@ fn describe_hog(hog: MemoryHog) -> String {
     let size = format_argument(hog.size);
     match (hog.leaves_of_limit, hog.kind) {
         (Some(leaves), _) => format!(
-            "a process allocates {size} of the shared limit and writes it repeatedly: {} is left",
+            "a process allocates {size} of the shared limit and writes to it repeatedly; {} is left",
             format_argument(leaves)
         ),
-        (None, HogKind::Process) => format!("a process allocates {size} and writes it repeatedly"),
+        (None, HogKind::Process) => format!("a process allocates {size} and writes to it repeatedly"),
         (None, HogKind::Thread) => {
-            format!("a thread of the workload allocates {size} and writes it repeatedly")
+            format!("a thread of the workload allocates {size} and writes to it repeatedly")
         }
     }
 }
@@ -382,10 +381,10 @@ fn describe_settings(site: &Result<GuardSite, String>, variant: &Variant) -> Vec
         match before.and_then(|guard| guard.set_knob(&knob, mode).map_err(|error| error.to_string())) {
             Ok(applied) if applied.old == mode => None,
             Ok(applied) if !is_writable(knob.path()) => {
-                Some(format!("{label} {} → {mode}, which requires root", applied.old))
+                Some(format!("{label} {} → {mode} (requires root)", applied.old))
             }
             Ok(applied) => Some(format!("{label} {} → {mode}", applied.old)),
-            Err(why) => Some(format!("{label} → {mode}, which is not possible: {why}")),
+            Err(why) => Some(format!("{label} → {mode} (not possible: {why})")),
         }
     };
     machine_wide_modes(variant).filter_map(change).collect()

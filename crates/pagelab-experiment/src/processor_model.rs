@@ -55,7 +55,7 @@ pub fn measure_modelled(
     let profile = run.profile.ok_or_else(|| error_text(&output))?;
     let command = &of.workloads[workload].command;
     if let Some(code) = profile.exit.filter(|&code| !command.is_success(i32::from(code))) {
-        return Err(format!("under QEMU it exited with {code}"));
+        return Err(format!("it exited with code {code} under QEMU"));
     }
     measures_from_profile(&profile, resolved.asks_for_huge_pages(workload, variant))
 }
@@ -64,7 +64,7 @@ pub fn measure_modelled(
 fn error_text(stderr: &str) -> String {
     let error = stderr.lines().rev().find_map(|line| line.strip_prefix("error: "));
     let last = || stderr.lines().rev().find(|line| !line.trim().is_empty());
-    error.or_else(last).unwrap_or("it printed nothing").to_owned()
+    error.or_else(last).unwrap_or("it printed no error").to_owned()
 }
 
 /// Runs it to its end, a signal to us, or a limit; returns its output.
@@ -124,16 +124,16 @@ fn program_words(mut words: Vec<String>, own_path: &Path) -> Vec<PathBuf> {
 fn measures_from_profile(profile: &TlbProfile, is_huge: bool) -> Result<Vec<Measure>, String> {
     let name = if is_huge { "all" } else { "none" };
     let misses = profile.what_ifs.iter().find(|of| of.name == name).map(|of| of.misses);
-    let misses = misses.ok_or("the model has no such pages")?;
+    let misses = misses.ok_or("the profile has no result for these pages")?;
     let sum = |of: fn(&pagelab_model::profile::ImageProfile) -> Option<u64>| {
         profile.images.iter().map(of).sum::<Option<u64>>()
     };
-    let accesses = sum(|image| image.accesses).ok_or("it did not count accesses")?;
+    let accesses = sum(|image| image.accesses).ok_or("the profile has no access count")?;
     let pages = match is_huge {
-        true => "all private anonymous memory on huge pages, as the variant asks",
+        true => "all private anonymous memory on huge pages, as the variant requests",
         false => "base pages",
     };
-    let source = format!("a modelled TLB, one run under QEMU of the whole program, {pages}");
+    let source = format!("modelled TLB, one run of the whole program under QEMU, {pages}");
     let measure = |name: &str, better, value: u64| {
         let name = format!("{}{name}", measures::MODEL_PREFIX);
         Measure::new(name, Unit::COUNT, better, Ok(value as f64), &source)
@@ -156,6 +156,6 @@ mod tests {
         let text = "note: a\nerror: cannot start QEMU\nhint: fetch it\n\n";
         assert_eq!(error_text(text), "cannot start QEMU");
         assert_eq!(error_text("one\ntwo\n"), "two");
-        assert_eq!(error_text(" \n"), "it printed nothing");
+        assert_eq!(error_text(" \n"), "it printed no error");
     }
 }

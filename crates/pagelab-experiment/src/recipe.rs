@@ -269,8 +269,10 @@ fn read_probes(problems: &mut ProblemList, fields: &mut TableFields<'_>) -> Prob
 fn read_loss(problems: &mut ProblemList, fields: &mut TableFields<'_>) -> f64 {
     let share = fields.read_share(problems, "loss");
     if share == Some(0.0) {
-        problems
-            .add(fields.line_of("loss"), "loss: 0 cannot be distinguished from no loss; hint: 0.05 is 5 %");
+        problems.add(
+            fields.line_of("loss"),
+            "loss: 0 cannot be distinguished from no loss; hint: use for example 0.05 for 5 %",
+        );
     }
     share.unwrap_or(DEFAULT_LOSS)
 }
@@ -326,7 +328,7 @@ fn check_recipe(recipe: &Recipe, problems: &mut ProblemList) {
     if let Some(baseline) = recipe.variants.get(recipe.baseline)
         && baseline.only_workloads.is_some()
     {
-        let text = "the baseline cannot have `workloads`: every workload is compared with it";
+        let text = "`workloads` cannot restrict the baseline: every workload is compared with it";
         baseline.add_problem(problems, text);
     }
     check_quick(recipe, problems);
@@ -338,7 +340,7 @@ fn check_names(recipe: &Recipe, problems: &mut ProblemList) {
     let all: Vec<_> = workloads.chain(variants).collect();
     for (at, (kind, name, line)) in all.iter().enumerate() {
         if all[..at].iter().any(|(other, known, _)| other == kind && known == name) {
-            problems.add(*line, format!("{kind} {name:?} is given twice"));
+            problems.add(*line, format!("{kind} {name:?} is defined twice"));
         }
     }
     for variant in &recipe.variants {
@@ -377,17 +379,17 @@ fn check_contradictions(variant: &Variant, problems: &mut ProblemList) {
     }
     check_supervised(variant, problems);
     if variant.options.iter().any(|(name, _)| name == "advise") && variant.advise.is_some() {
-        variant.add_problem(problems, "advise is given twice, once in options");
+        variant.add_problem(problems, "advise is set twice, once in options");
     }
     if variant.swap_limit.is_some() && variant.memory_limit.is_none() {
-        variant.add_problem(problems, "swap requires memory_limit: without it nothing would be swapped");
+        variant.add_problem(problems, "swap requires memory_limit: without a limit nothing would be swapped");
     }
     if let (Some(hog), Some(limit)) = (variant.hog, variant.memory_limit)
         && hog.kind == HogKind::Thread
         && hog.size >= limit
     {
-        let text = "the hog is a thread of the workload, and its memory exceeds memory_limit; hint: use \
-                    how = \"process\"";
+        let text = "the hog is a thread of the workload, so its size must be below memory_limit; hint: use \
+            how = \"process\"";
         variant.add_problem(problems, text);
     }
 }
@@ -407,15 +409,15 @@ fn check_supervised(variant: &Variant, problems: &mut ProblemList) {
         );
     }
     if variant.hog.is_some_and(|hog| hog.kind == HogKind::Thread) {
-        let text = "with a plan the workload runs under a supervisor, and a hog cannot be its thread; \
-                    hint: use how = \"process\"";
+        let text = "with a plan, the workload runs under a supervisor, so a hog cannot be one of its \
+            threads; hint: use how = \"process\"";
         variant.add_problem(problems, text);
     }
 }
 
 fn check_workloads(variant: &Variant, workloads: &[&Workload], problems: &mut ProblemList) {
     if variant.advise.is_some() && !workloads.iter().any(|workload| workload.has_option("advise")) {
-        variant.add_problem(problems, "advise: no workload of this recipe has an option `advise`");
+        variant.add_problem(problems, "advise: no workload in this recipe has an option `advise`");
     }
     for workload in workloads {
         let mut add_problem = |text: &str| {
@@ -425,19 +427,19 @@ fn check_workloads(variant: &Variant, workloads: &[&Workload], problems: &mut Pr
         let heads = workload.option_heads();
         if let (None, Some((option, _))) = (heads, variant.options.first()) {
             add_problem(&format!(
-                "options.{option} applies to built-in workloads; hint: restrict the variant with \
-                 `workloads = […]`"
+                "options.{option} does not apply to commands; hint: restrict the variant with `workloads = \
+                […]`"
             ));
         }
         if !matches!(workload.command, WorkloadCommand::BuiltIn { .. })
             && variant.hog.is_some_and(|hog| hog.kind == HogKind::Thread)
         {
-            add_problem("a hog can be a thread of built-in workloads only; hint: use how = \"process\"");
+            add_problem("how = \"thread\" works only with built-in workloads; hint: use how = \"process\"");
         }
         let Some(heads) = heads else { continue };
         if let Some(first) = variant.arguments.first() {
             add_problem(&format!(
-                "arguments ({first:?} …) apply to commands; hint: use `options` for a built-in workload"
+                "arguments ({first:?} …) apply only to commands; hint: use `options` for other workloads"
             ));
         }
         let mut all = WorkloadOptions::with_defaults(heads);
@@ -460,7 +462,7 @@ fn check_quick(recipe: &Recipe, problems: &mut ProblemList) {
     if let (Some(names), Some(baseline)) = (&quick.variants, recipe.variants.get(recipe.baseline))
         && !names.contains(&baseline.name)
     {
-        problems.add(1, format!("quick: variants: expected the baseline {:?} among them", baseline.name));
+        problems.add(1, format!("quick: variants: expected the baseline {:?} in the list", baseline.name));
     }
 }
 

@@ -53,8 +53,8 @@ impl ResolvedExperiment {
                 recipe.variants.iter().find(|v| v.hog.is_some_and(|hog| hog.kind.name() == "thread"))
             {
                 let text = format!(
-                    "variant {:?} has a hog that is a thread of the workload, which another program does not \
-                     support; hint: use how = \"process\"",
+                    "variant {:?} has a hog with how = \"thread\", which works only with built-in workloads; \
+                    hint: use how = \"process\"",
                     variant.name
                 );
                 let problem = RecipeProblem { line: variant.line.max(1), text };
@@ -208,7 +208,7 @@ mod tests {
         let text = |workload, variant| resolved.trial_command(workload, variant).join(" ");
         assert_eq!(text(0, 0), "pagelab workload chase --seed 9 --size 64M");
         assert_eq!(text(0, 1), "pagelab workload chase --seed 9 --size 64M --advise huge");
-        assert_eq!(text(1, 1), "pagelab frag", "no workload of this recipe has an option `advise`");
+        assert_eq!(text(1, 1), "pagelab frag", "no workload in this recipe has an option `advise`");
         assert!(resolved.asks_for_huge_pages(0, 1) && !resolved.asks_for_huge_pages(0, 0));
         assert!(resolved.plan.variants[1].asks_for_huge_pages);
         // Two workloads × (a warm-up and four rounds of two variants, and a twin each).

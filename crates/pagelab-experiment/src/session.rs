@@ -95,8 +95,8 @@ impl ExperimentSession<'_> {
             let is_same = place.is_same_as_before(first, &mut |_| stop().is_none());
             if !is_same.map_err(ExperimentError::Lost)? && stop().is_none() {
                 return Err(ExperimentError::Rejected(
-                    "a run of it has another result here; hint: use the pagelab that started it, or start \
-                     a new run"
+                    "a repeated trial has a different result here; hint: use the version that started it, or \
+                    start a new run"
                         .to_owned(),
                 ));
             }

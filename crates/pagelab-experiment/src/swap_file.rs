@@ -49,7 +49,7 @@ impl ExperimentSwap {
         match find_leftovers(&dir).as_slice() {
             [] => description,
             left => format!(
-                "{description}; swap files of an earlier boot are left in {}; hint: rm {}",
+                "{description}; swap files from an earlier boot remain in {}; hint: rm {}",
                 dir.display(),
                 left.join(" ")
             ),
@@ -66,7 +66,7 @@ impl ExperimentSwap {
         match &self.active {
             Some(Ok(_)) => None,
             Some(Err(why)) => Some(why),
-            None => Some("it was not created"),
+            None => Some("the swap file was not created"),
         }
     }
 
@@ -75,7 +75,7 @@ impl ExperimentSwap {
         let Some(Ok(guard)) = self.active.take() else { return Vec::new() };
         let problems = guard.finish().into_iter().filter_map(|outcome| {
             let hint = match outcome.undo {
-                UndoOutcome::Failed => "; hint: pagelab restore",
+                UndoOutcome::Failed => "; hint: run `pagelab restore`",
                 UndoOutcome::LeftUnchanged => "",
                 _ => return None,
             };
@@ -87,7 +87,7 @@ impl ExperimentSwap {
 
 fn create_and_enable(site: &GuardSite, dir: &Path, size: Bytes) -> Result<(Guard, String), String> {
     let failed = |error: std::io::Error| {
-        format!("cannot use {} for a swap file: {error}; hint: --swap-dir", dir.display())
+        format!("cannot use {} for a swap file: {error}; hint: use --swap-dir", dir.display())
     };
     let canonical_dir = fs::canonicalize(dir).map_err(failed)?;
     let dir_text =
@@ -99,7 +99,7 @@ fn create_and_enable(site: &GuardSite, dir: &Path, size: Bytes) -> Result<(Guard
     let made = guard.swap_file(dir_text, Bytes(size.0.saturating_add(page.0)));
     let made = made.map_err(|error| error.to_string())?;
     let message = format!(
-        "{} of swap in {}, until the last trial ends; other programs may be swapped to it too",
+        "{} of swap in {} until the last trial ends; other processes may be swapped out to it too",
         format_bytes(made.size),
         made.path
     );

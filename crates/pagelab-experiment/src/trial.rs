@@ -220,7 +220,7 @@ fn other_activity_flags(
 ) -> Vec<Flag> {
     let mut flags = Vec::new();
     if let Some(share) = after.busy_share_since(before, own_ns) {
-        let text = format!("other programs had {:.0} % of a CPU meanwhile", share * 100.0);
+        let text = format!("other processes used {:.0} % of a CPU meanwhile", share * 100.0);
         flags.push(Flag { kind: Flag::NOT_QUIET.to_owned(), text });
     }
     if let Some(processes_before) = processes_before

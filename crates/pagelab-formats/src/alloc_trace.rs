@@ -42,7 +42,7 @@ pub const DEFAULT_SHIFT: u8 = 5;
 /// The coarsest unit of time: a millisecond.
 const SHIFT_MAX: u8 = 20;
 
-const FORMAT: &str = "a block of an allocator trace";
+const FORMAT: &str = "allocator trace block";
 
 fn block_error(byte: usize, problem: impl Into<String>) -> ParseError {
     ParseError::at_byte(FORMAT, byte as u64, problem)
@@ -317,33 +317,33 @@ pub fn decode(block: &[u8], events: &mut Vec<TraceEvent>) -> Result<(), ParseErr
 /// A number that must be at most `limit`.
 fn read_bounded(block: &[u8], offset: &mut usize, limit: u64, what: &str) -> Result<u64, ParseError> {
     let began = *offset;
-    let value = read_varint(block, offset).ok_or_else(|| block_error(began, "it is truncated"))?;
+    let value = read_varint(block, offset).ok_or_else(|| block_error(began, "unexpected end of data"))?;
     match value <= limit {
         true => Ok(value),
-        false => Err(block_error(began, format!("{what}: {value}, at most {limit} is possible"))),
+        false => Err(block_error(began, format!("{what}: {value} exceeds the limit of {limit}"))),
     }
 }
 
 fn read_header(block: &[u8]) -> Result<ChunkHeader<'_>, ParseError> {
     if block.len() > BLOCK_BYTES_MAX {
-        return Err(block_error(0, format!("it has {} bytes, more than any block", block.len())));
+        return Err(block_error(0, format!("{} bytes are too many for a block", block.len())));
     }
     let mut offset = 0;
-    let shift = read_bounded(block, &mut offset, u64::from(SHIFT_MAX), "unit of time")? as u8;
+    let shift = read_bounded(block, &mut offset, u64::from(SHIFT_MAX), "time unit")? as u8;
     let event_count = read_bounded(block, &mut offset, BLOCK_EVENTS_MAX as u64, "events")?;
-    let first_ns = read_bounded(block, &mut offset, u64::MAX >> shift, "first time")?;
+    let first_ns = read_bounded(block, &mut offset, u64::MAX >> shift, "start time")?;
     let count = read_bounded(block, &mut offset, event_count, "threads")?;
     // Each takes two bytes at least, so a list is never longer than the block.
     let mut tasks = Vec::with_capacity((count as usize).min(block.len()));
     for _ in 0..count {
         let tid = read_bounded(block, &mut offset, u64::from(u32::MAX), "thread")?;
-        tasks.push((tid as u32, read_bounded(block, &mut offset, u64::from(u16::MAX), "processor")? as u16));
+        tasks.push((tid as u32, read_bounded(block, &mut offset, u64::from(u16::MAX), "CPU")? as u16));
     }
-    let count = read_bounded(block, &mut offset, event_count, "shapes of events")?;
+    let count = read_bounded(block, &mut offset, event_count, "event shapes")?;
     let mut shapes = Vec::with_capacity((count as usize).min(block.len()));
     for _ in 0..count {
         let began = offset;
-        let kind = read_bounded(block, &mut offset, u64::from(u8::MAX), "kind of event")? as u8;
+        let kind = read_bounded(block, &mut offset, u64::from(u8::MAX), "event kind")? as u8;
         let word = read_bounded(block, &mut offset, u64::MAX, "shape")?;
         let unknown = || block_error(began, format!("unknown event kind {kind}"));
         shapes.push(decode_shape(kind, word).ok_or_else(unknown)?);
@@ -353,20 +353,20 @@ fn read_header(block: &[u8]) -> Result<ChunkHeader<'_>, ParseError> {
         let is_wide = of > 256;
         let bytes = events << u8::from(is_wide);
         let column = block.get(offset..).and_then(|rest| rest.get(..bytes));
-        let column = column.ok_or_else(|| block_error(offset, "a column is truncated"))?;
+        let column = column.ok_or_else(|| block_error(offset, "truncated column"))?;
         offset += bytes;
         Ok(Column { bytes: column, is_wide })
     };
     let (task_column, shape_column) = (read_column(tasks.len())?, read_column(shapes.len())?);
     let mut column = || {
-        let bytes = read_bounded(block, &mut offset, block.len() as u64, "bytes of a column")? as usize;
+        let bytes = read_bounded(block, &mut offset, block.len() as u64, "column size")? as usize;
         let began = offset;
         offset += bytes;
         Ok((began, offset))
     };
     let (times, frames, counts) = (column()?, column()?, column()?);
     if block.len() != offset + PADDING {
-        let problem = format!("it has {} bytes, and its columns end at {offset}", block.len());
+        let problem = format!("the block has {} bytes, but its columns end at byte {offset}", block.len());
         return Err(block_error(offset, problem));
     }
     Ok(ChunkHeader {
@@ -425,7 +425,7 @@ fn fill_events(block: &[u8], head: &ChunkHeader<'_>, events: &mut Vec<TraceEvent
         let cut = || block_error(block.len(), format!("event {place} is truncated"));
         let (task_index, shape) = (head.task_column.index_of(place), head.shape_column.index_of(place));
         let (Some(&(tid, cpu)), Some(&shape)) = (head.tasks.get(task_index), head.shapes.get(shape)) else {
-            return Err(block_error(0, format!("event {place} has an unlisted thread or shape")));
+            return Err(block_error(0, format!("event {place} refers to an unknown thread or shape")));
         };
         now_ns = now_ns.saturating_add(read_varint(block, &mut time).ok_or_else(cut)?);
         let mut event_kind = shape;
@@ -456,7 +456,7 @@ fn fill_events(block: &[u8], head: &ChunkHeader<'_>, events: &mut Vec<TraceEvent
     }
     let is_used = (time, frame, count) == (head.times.1, head.frames.1, head.counts.1);
     if !is_used || wide > u64::from(u32::MAX) || now_ns > u64::MAX >> head.shift {
-        return Err(block_error(head.times.0, "its columns lack fields of its event shapes"));
+        return Err(block_error(head.times.0, "the columns do not match the event shapes"));
     }
     Ok(())
 }
@@ -491,13 +491,16 @@ pub fn decode_runs(piece: &[u8], runs: &mut Vec<FrameRun>) -> Result<(), ParseEr
 
 fn append_runs(piece: &[u8], runs: &mut Vec<FrameRun>) -> Result<(), ParseError> {
     if piece.len() > BLOCK_BYTES_MAX {
-        return Err(block_error(0, format!("it has {} bytes, more than any piece", piece.len())));
+        return Err(block_error(
+            0,
+            format!("{} bytes are too many for a piece of the snapshot", piece.len()),
+        ));
     }
     let mut offset = 0;
-    let cut = |at: usize| block_error(at, "it is truncated");
+    let cut = |at: usize| block_error(at, "unexpected end of data");
     let count = read_varint(piece, &mut offset).ok_or_else(|| cut(0))?;
     if count > RUNS_MAX as u64 {
-        return Err(block_error(0, format!("{count} runs, at most {RUNS_MAX} are possible")));
+        return Err(block_error(0, format!("{count} runs exceed the limit of {RUNS_MAX}")));
     }
     runs.reserve((count as usize).min(piece.len()));
     let (mut end, mut now_ns) = (0u64, 0u64);
@@ -509,14 +512,14 @@ fn append_runs(piece: &[u8], runs: &mut Vec<FrameRun>) -> Result<(), ParseError>
         let (frames, was) = (u32::try_from(size >> 3).ok(), FrameState::ALL.get((size & 7) as usize));
         let read_ns = now_ns.checked_add(later);
         let (Some(pfn), Some(frames), Some(&was), Some(read_ns)) = (pfn, frames, was, read_ns) else {
-            return Err(block_error(began, "invalid run: its frames, state or time are impossible"));
+            return Err(block_error(began, "invalid run: frame number, state or time out of range"));
         };
         runs.push(FrameRun { pfn, frames, state: was, read_ns });
         (end, now_ns) = (u64::from(pfn) + u64::from(frames), read_ns);
     }
     match piece.len() == offset + PADDING {
         true => Ok(()),
-        false => Err(block_error(offset, "trailing data after its last run")),
+        false => Err(block_error(offset, "trailing data after the last run")),
     }
 }
 /// Bytes after the last number, so that a whole word can be read at each start.

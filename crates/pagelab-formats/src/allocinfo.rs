@@ -31,14 +31,14 @@ pub fn parse(text: &[u8]) -> Result<Vec<AllocSite>, ParseError> {
         }
         let fail = |problem: String| ParseError::at_line(FORMAT, number, problem);
         let (bytes, calls, place) = split_line(line)
-            .ok_or_else(|| fail(format!("`{}` is not `bytes calls place`", to_printable(line))))?;
+            .ok_or_else(|| fail(format!("expected `bytes calls place`, found `{}`", to_printable(line))))?;
         if sites.len() == RECORDS_MAX {
             return Err(fail(format!("more than {RECORDS_MAX} allocation sites")));
         }
         sites.push(AllocSite { bytes, calls, call_site: parse_name(FORMAT, number, place)?.to_owned() });
     }
     if sites.is_empty() && !head {
-        return Err(ParseError::for_input(FORMAT, "it has neither a header nor an allocation site"));
+        return Err(ParseError::for_input(FORMAT, "no header and no allocation sites found"));
     }
     Ok(sites)
 }
@@ -81,16 +81,17 @@ mod tests {
     #[test]
     fn bad_lines_are_named() {
         for (text, expect) in [
-            ("", "f: it has neither a header nor an allocation site (read as allocinfo)"),
-            ("1 2\n", "f:1: `1 2` is not `bytes calls place` (read as allocinfo)"),
-            ("1 x a.c:1\n", "f:1: `1 x a.c:1` is not `bytes calls place` (read as allocinfo)"),
+            ("", "f: no header and no allocation sites found (read as allocinfo)"),
+            ("1 2\n", "f:1: expected `bytes calls place`, found `1 2` (read as allocinfo)"),
+            ("1 x a.c:1\n", "f:1: expected `bytes calls place`, found `1 x a.c:1` (read as allocinfo)"),
             (
                 "1 1 a.c:1 func:a\n\n99999999999999999999 1 a.c:1 func:a\n",
-                "f:3: `99999999999999999999 1 a.c:1 func:a` is not `bytes calls place` (read as allocinfo)",
+                "f:3: expected `bytes calls place`, found `99999999999999999999 1 a.c:1 func:a` \
+                 (read as allocinfo)",
             ),
             (
                 "765 410 382 5 0 123 0\n",
-                "f:1: `765 410 382 5 0 123 0` is not `bytes calls place` (read as allocinfo)",
+                "f:1: expected `bytes calls place`, found `765 410 382 5 0 123 0` (read as allocinfo)",
             ),
             ("1 1 a.c:1 func:a\x07\n", "f:1: `a.c:1 func:a\\u{7}` is not a name (read as allocinfo)"),
         ] {

@@ -119,7 +119,7 @@ pub fn parse(text: &[u8]) -> Result<BuddyInfo, ParseError> {
             Some(_) => {}
         }
         if !known.insert(zone.key.clone()) {
-            return fail(format!("node {}, zone {} is given twice", zone.key.node.0, zone.key.zone));
+            return fail(format!("duplicate entry for node {}, zone {}", zone.key.node.0, zone.key.zone));
         }
         if zones.len() == BuddyInfo::ZONES_MAX {
             return fail(format!("more than {} zones", BuddyInfo::ZONES_MAX));
@@ -127,7 +127,7 @@ pub fn parse(text: &[u8]) -> Result<BuddyInfo, ParseError> {
         zones.push(zone);
     }
     if zones.is_empty() {
-        return Err(ParseError::for_input(FORMAT, "no zone in it"));
+        return Err(ParseError::for_input(FORMAT, "no zones found"));
     }
     Ok(BuddyInfo { zones })
 }
@@ -156,8 +156,9 @@ pub fn reparse(text: &[u8], known: &mut BuddyInfo) -> bool {
 
 fn parse_line(line_number: u64, line: &[u8]) -> Result<ZoneFreeAreas, ParseError> {
     let fail = |problem: String| ParseError::at_line(FORMAT, line_number, problem);
-    let (node, zone, counts) = split_line(line)
-        .ok_or_else(|| fail(format!("`{}` is not `Node N, zone NAME counts…`", to_printable(line))))?;
+    let (node, zone, counts) = split_line(line).ok_or_else(|| {
+        fail(format!("expected `Node N, zone NAME counts…`, found `{}`", to_printable(line)))
+    })?;
     let zone = parse_name(FORMAT, line_number, zone)?.to_owned();
     let counts = words(counts)
         .take(FreeAreas::ORDERS_MAX + 1)
@@ -211,8 +212,11 @@ mod tests {
 
     #[test]
     fn bad_lines_are_named() {
-        assert_eq!(error(""), "f: no zone in it (read as buddyinfo)");
-        assert_eq!(error("\0\0\n"), "f:1: `\\0\\0` is not `Node N, zone NAME counts…` (read as buddyinfo)");
+        assert_eq!(error(""), "f: no zones found (read as buddyinfo)");
+        assert_eq!(
+            error("\0\0\n"),
+            "f:1: expected `Node N, zone NAME counts…`, found `\\0\\0` (read as buddyinfo)"
+        );
         assert_eq!(
             error("Node 0, zone DMA 1 2 3\nNode 0, zone Normal 1 2\n"),
             "f:2: zone Normal has 2 counts, line 1 has 3: one of the lines is truncated (read as buddyinfo)"
@@ -220,9 +224,9 @@ mod tests {
         assert_eq!(error("Node 0, zone DMA 1 -2\n"), "f:1: `-2` is not a count (read as buddyinfo)");
         assert_eq!(
             error("Node 0, zone DMA 1\nNode 0, zone DMA 1\n"),
-            "f:2: node 0, zone DMA is given twice (read as buddyinfo)"
+            "f:2: duplicate entry for node 0, zone DMA (read as buddyinfo)"
         );
-        assert!(error(&format!("Node 0, zone {} 1", "x".repeat(33))).contains("is not `Node N, zone NAME"));
+        assert!(error(&format!("Node 0, zone {} 1", "x".repeat(33))).contains("expected `Node N, zone NAME"));
         assert!(error(&format!("Node 0, zone DMA {}", "1 ".repeat(5000))).contains("more than 64 counts"));
     }
 }

@@ -42,7 +42,7 @@ fn parse_membership(line_number: u64, line: &[u8]) -> Result<CgroupMembership, P
     let mut fields = line.splitn(3, |&b| b == b':');
     let parts = (fields.next().and_then(parse_number), fields.next(), fields.next());
     let (Some(hierarchy), Some(controllers), Some(path)) = parts else {
-        let problem = format!("`{}` is not `number:controllers:path`", to_printable(line));
+        let problem = format!("expected `number:controllers:path`, found `{}`", to_printable(line));
         return Err(ParseError::at_line(FORMAT, line_number, problem));
     };
     if path.first() != Some(&b'/') {
@@ -73,8 +73,8 @@ mod tests {
     #[test]
     fn bad_lines_are_named() {
         for (text, problem) in [
-            ("0:/x\n", "`0:/x` is not `number:controllers:path`"),
-            ("a::/x\n", "`a::/x` is not `number:controllers:path`"),
+            ("0:/x\n", "expected `number:controllers:path`, found `0:/x`"),
+            ("a::/x\n", "expected `number:controllers:path`, found `a::/x`"),
             ("0::x\n", "path `x` does not start with a slash"),
         ] {
             let message = format!("f:1: {problem} (read as cgroup)");

@@ -3,7 +3,7 @@
 use crate::ParseError;
 use crate::text::{parse_number, split_once, to_printable};
 
-const FORMAT: &str = "list of processors or nodes";
+const FORMAT: &str = "list of CPUs or nodes";
 /// Largest number taken: the kernel's own limits are 8192 processors and 1024 nodes.
 const NUMBER_MAX: u64 = (1 << 16) - 1;
 
@@ -21,7 +21,7 @@ pub fn parse(text: &[u8]) -> Result<Vec<u32>, ParseError> {
             return Err(fail(format!("`{}` is not a number or a range", to_printable(part))));
         };
         if last > NUMBER_MAX {
-            return Err(fail(format!("`{}` is beyond {NUMBER_MAX}", to_printable(part))));
+            return Err(fail(format!("`{}` exceeds the limit of {NUMBER_MAX}", to_printable(part))));
         }
         // Ascending order also bounds the length of the list by LARGEST.
         if last < first || numbers.last().is_some_and(|&known| first <= u64::from(known)) {
@@ -48,11 +48,11 @@ mod tests {
         for (text, problem) in [
             ("x", "`x` is not a number or a range"),
             ("1,", "`` is not a number or a range"),
-            ("0-4294967295", "`0-4294967295` is beyond 65535"),
+            ("0-4294967295", "`0-4294967295` exceeds the limit of 65535"),
             ("3-1", "`3-1` is not in ascending order"),
             ("0-5,5", "`5` is not in ascending order"),
         ] {
-            let message = format!("f:1: {problem} (read as list of processors or nodes)");
+            let message = format!("f:1: {problem} (read as list of CPUs or nodes)");
             assert_eq!(parse(text.as_bytes()).unwrap_err().message_in_file("f"), message);
         }
     }

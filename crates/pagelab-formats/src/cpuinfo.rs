@@ -56,7 +56,7 @@ pub fn parse(text: &[u8]) -> Result<Cpu, ParseError> {
             continue;
         }
         let Some((key, value)) = split_label(line) else {
-            let problem = format!("`{}` is not `key : value`", to_printable(line));
+            let problem = format!("expected `key : value`, found `{}`", to_printable(line));
             return Err(ParseError::at_line(FORMAT, at, problem));
         };
         seen.add_field(at, &String::from_utf8_lossy(key), &String::from_utf8_lossy(value))?;
@@ -126,7 +126,8 @@ impl CpuBuilder {
         });
         let Some((physical, virt)) = sizes else {
             let value = to_printable(value.as_bytes());
-            let problem = format!("address sizes `{value}` is not `N bits physical, M bits virtual`");
+            let problem =
+                format!("address sizes: expected `N bits physical, M bits virtual`, found `{value}`");
             return Err(ParseError::at_line(FORMAT, line_number, problem));
         };
         (self.cpu.physical_bits, self.cpu.virtual_bits) = (Some(physical), Some(virt));
@@ -135,7 +136,7 @@ impl CpuBuilder {
 
     fn finish(self) -> Result<Cpu, ParseError> {
         if self.cpu.threads == 0 && self.model_name.is_none() && self.vendor.is_none() {
-            return Err(ParseError::for_input(FORMAT, "no processor in it"));
+            return Err(ParseError::for_input(FORMAT, "no processors found"));
         }
         let arm = self.arm_implementer.map(|id| (id, self.arm_part));
         let arm_vendor = arm.map(|(id, _)| arm_vendor(id));
@@ -343,14 +344,15 @@ core id\t\t: 0
     #[test]
     fn bad_lines_are_named() {
         let cases = [
-            ("", "f: no processor in it (read as cpuinfo)"),
-            ("power management:\n", "f: no processor in it (read as cpuinfo)"),
-            ("processor\t: 0\nrubbish\n", "f:2: `rubbish` is not `key : value` (read as cpuinfo)"),
+            ("", "f: no processors found (read as cpuinfo)"),
+            ("power management:\n", "f: no processors found (read as cpuinfo)"),
+            ("processor\t: 0\nrubbish\n", "f:2: expected `key : value`, found `rubbish` (read as cpuinfo)"),
             ("cpu family\t: six\n", "f:1: cpu family `six` is not a number (read as cpuinfo)"),
             ("CPU part\t: 0xzz\n", "f:1: CPU part `0xzz` is not a number (read as cpuinfo)"),
             (
                 "address sizes\t: 46 bits\n",
-                "f:1: address sizes `46 bits` is not `N bits physical, M bits virtual` (read as cpuinfo)",
+                "f:1: address sizes: expected `N bits physical, M bits virtual`, found `46 bits` \
+                 (read as cpuinfo)",
             ),
         ];
         for (text, message) in cases {

@@ -24,12 +24,12 @@ const EXPECTED: &str = "expected a duration, for example 100ms, 5s, 1h30m (units
 pub fn parse(text: &str) -> Result<Duration, String> {
     let refuse = |why: &str| Err(format!("{why}; {EXPECTED}"));
     if text.contains('_') {
-        return refuse("it has no unit");
+        return refuse("missing unit");
     }
     let plain = strip_grouping(text);
     let mut rest = plain.trim();
     if rest.is_empty() {
-        return refuse("it is empty");
+        return refuse("empty");
     }
     let (mut total_ns, mut last_unit) = (0_u64, u64::MAX);
     while !rest.is_empty() {
@@ -46,20 +46,20 @@ pub fn parse(text: &str) -> Result<Duration, String> {
         let Some(&(_, unit_ns)) = UNITS.iter().find(|(name, _)| Some(*name) == known) else {
             return refuse(match (number, unit) {
                 ("", _) => "not a number",
-                (_, "") => "it has no unit",
+                (_, "") => "missing unit",
                 _ => "unknown unit",
             });
         };
         if unit_ns >= last_unit {
-            return refuse("its units do not become smaller");
+            return refuse("units must go from largest to smallest");
         }
         if number.contains('.') && !next.is_empty() {
-            return refuse("decimals are allowed in the last part only");
+            return refuse("only the last part may have decimals");
         }
         let Some(part_ns) = parse_decimal_ns(number, unit_ns) else { return refuse("not a number") };
         match total_ns.checked_add(part_ns) {
             Some(sum) => total_ns = sum,
-            None => return refuse("it is longer than 584 years"),
+            None => return refuse("longer than 584 years"),
         }
         (rest, last_unit) = (next, unit_ns);
     }
@@ -132,20 +132,20 @@ mod tests {
     #[test]
     fn other_texts_are_named_with_what_was_wanted() {
         for (text, why) in [
-            ("", "it is empty"),
-            ("5", "it has no unit"),
-            ("5 0s", "it has no unit"),
-            ("1_0s", "it has no unit"),
+            ("", "empty"),
+            ("5", "missing unit"),
+            ("5 0s", "missing unit"),
+            ("1_0s", "missing unit"),
             ("s", "not a number"),
             ("-5s", "not a number"),
             ("5sec", "unknown unit"),
-            ("30m1h", "its units do not become smaller"),
-            ("1.5h3m", "decimals are allowed in the last part only"),
+            ("30m1h", "units must go from largest to smallest"),
+            ("1.5h3m", "only the last part may have decimals"),
             ("1.s", "not a number"),
             ("1.2.3s", "not a number"),
             ("99999999999d", "not a number"),
-            ("200000d200000d", "its units do not become smaller"),
-            ("5\u{7}s", "it has no unit"),
+            ("200000d200000d", "units must go from largest to smallest"),
+            ("5\u{7}s", "missing unit"),
         ] {
             let error = parse(text).expect_err(text);
             assert_eq!(error, format!("{why}; {EXPECTED}"), "{text}");

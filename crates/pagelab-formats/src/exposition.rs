@@ -75,7 +75,7 @@ pub fn for_each_sample<'a>(
         let bad = |problem: &str| {
             ParseError::at_line(FORMAT, line, format!("`{}`: {problem}", to_printable(content)))
         };
-        let content = std::str::from_utf8(content).map_err(|_| bad("is not UTF-8"))?;
+        let content = std::str::from_utf8(content).map_err(|_| bad("not valid UTF-8"))?;
         let mut sample = parse_line(line, content, is_open_metrics).map_err(bad)?;
         sample.texts_before = texts_before;
         if is_selected(&sample.name) {
@@ -96,7 +96,7 @@ fn is_eof_marker(line: &[u8]) -> bool {
 }
 
 fn parse_line(line: u64, text: &str, is_open_metrics: bool) -> Result<Sample<'_>, &'static str> {
-    const EXPECTED: &str = "is not `name{label=\"value\",…} value`";
+    const EXPECTED: &str = "expected `name{label=\"value\",…} value`";
     let end = text.find(|sign: char| sign == '{' || sign.is_ascii_whitespace()).ok_or(EXPECTED)?;
     let (name, rest) = text.split_at(end);
     let mut name = Cow::Borrowed(name);
@@ -113,18 +113,18 @@ fn parse_line(line: u64, text: &str, is_open_metrics: bool) -> Result<Sample<'_>
     // An exemplar follows a value, and is marked by ` # {`.
     let rest = rest.split_once(" # ").map_or(rest, |(before, _)| before);
     let mut words = rest.split_ascii_whitespace();
-    let value = words.next().ok_or("has no value")?;
-    let value = value.parse().map_err(|_| "its value is not a number")?;
+    let value = words.next().ok_or("no value")?;
+    let value = value.parse().map_err(|_| "value is not a number")?;
     let at_ms = words.next().map(|word| parse_time_ms(word, is_open_metrics)).transpose()?;
     match words.next() {
-        Some(_) => Err("more than a value and a time stamp"),
+        Some(_) => Err("unexpected text after the value and timestamp"),
         None => Ok(Sample { line, name, labels, value, at_ms, texts_before: 0 }),
     }
 }
 
 /// Milliseconds since 1970.
 fn parse_time_ms(word: &str, in_seconds: bool) -> Result<i64, &'static str> {
-    const NOT_A_TIME: &str = "its time stamp is not a time";
+    const NOT_A_TIME: &str = "invalid timestamp";
     if !in_seconds {
         return word.parse().map_err(|_| NOT_A_TIME);
     }
@@ -139,7 +139,7 @@ fn parse_labels<'a>(
     name: &mut Cow<'a, str>,
     labels: &mut Vec<(Cow<'a, str>, Cow<'a, str>)>,
 ) -> Result<&'a str, &'static str> {
-    const NOT_LABELS: &str = "its labels are not `label=\"value\",…` in braces";
+    const NOT_LABELS: &str = "expected labels as `{label=\"value\",…}`";
     loop {
         text = text.trim_start();
         if let Some(rest) = text.strip_prefix('}') {
@@ -161,7 +161,7 @@ fn parse_labels<'a>(
         let rest = text.strip_prefix('=').ok_or(NOT_LABELS)?.trim_start();
         let (value, rest) = parse_quoted(rest.strip_prefix('"').ok_or(NOT_LABELS)?).ok_or(NOT_LABELS)?;
         if label.is_empty() || labels.len() == LABELS_MAX || labels.iter().any(|(known, _)| *known == label) {
-            return Err("a label has no name, is given twice, or there are too many");
+            return Err("unnamed label, duplicate label or too many labels");
         }
         labels.push((label, value));
         text = rest.trim_start();
@@ -245,16 +245,16 @@ mod tests {
     #[test]
     fn bad_lines_are_named() {
         for (text, problem) in [
-            ("a 1\nb\n", "f:2: `b`: is not `name{label"),
+            ("a 1\nb\n", "f:2: `b`: expected `name{label"),
             ("a 1\nb 12", "f:2: the last line has no newline"),
-            ("a one\n", "f:1: `a one`: its value is not a number"),
-            ("a 1 2 3\n", "more than a value and a time stamp"),
-            ("a 1 soon\n", "its time stamp is not a time"),
-            ("a{b=\"c} 1\n", "its labels are not"),
-            ("a{b=\"c\" d=\"e\"} 1\n", "its labels are not"),
-            ("a{b=\"c\",b=\"e\"} 1\n", "is given twice"),
-            ("a{} \n", "has no value"),
-            ("\u{1}\u{2} 3\n", "is not `name{label"),
+            ("a one\n", "f:1: `a one`: value is not a number"),
+            ("a 1 2 3\n", "unexpected text after the value and timestamp"),
+            ("a 1 soon\n", "invalid timestamp"),
+            ("a{b=\"c} 1\n", "expected labels as"),
+            ("a{b=\"c\" d=\"e\"} 1\n", "expected labels as"),
+            ("a{b=\"c\",b=\"e\"} 1\n", "duplicate label"),
+            ("a{} \n", "no value"),
+            ("\u{1}\u{2} 3\n", "expected `name{label"),
         ] {
             let error = parse_all(text).unwrap_err();
             assert!(error.contains(problem), "{text:?}: {error}");
@@ -263,7 +263,7 @@ mod tests {
             for_each_sample(b"\xff\xfe 1\n", |_| true, |_| Ok(()))
                 .unwrap_err()
                 .message_in_file("f")
-                .contains("not UTF-8")
+                .contains("not valid UTF-8")
         );
         assert_eq!(parse_all("").unwrap(), []);
     }

@@ -143,7 +143,7 @@ fn parse_pagetypeinfo(text: &[u8], span: &ReadingSpan) -> Result<(BuddyInfo, Pag
     let types = pagetypeinfo::parse_span(text, span)?;
     let fail = |problem: &str| Err(ParseError::at_line("pagetypeinfo", span.first_line, problem));
     if types.free.is_empty() {
-        return fail("only pageblocks are in it: the table of free blocks is missing");
+        return fail("only pageblock counts found: the table of free blocks is missing");
     }
     let areas_by_zone = types.zone_keys().into_iter().map(|key| {
         let areas = types.free_areas(key, |_| true)?.counts_min;
@@ -151,7 +151,7 @@ fn parse_pagetypeinfo(text: &[u8], span: &ReadingSpan) -> Result<(BuddyInfo, Pag
     });
     match areas_by_zone.collect() {
         Some(zones) => Ok((BuddyInfo { zones }, types)),
-        None => fail("the counts of a zone exceed 64 bits"),
+        None => fail("the free pages of a zone overflow 64 bits"),
     }
 }
 
@@ -174,14 +174,14 @@ fn find_position(
 fn no_reading_error(text: &[u8]) -> ParseError {
     let printable = |line: &[u8]| std::str::from_utf8(line).is_ok_and(|t| !t.contains('\0'));
     let Some((number, first)) = lines(text).find(|(_, line)| !line.trim_ascii().is_empty()) else {
-        return ParseError::for_input(FORMAT, "it is empty");
+        return ParseError::for_input(FORMAT, "empty input");
     };
     if let Some((number, line)) = lines(text).find(|(_, line)| !printable(line)) {
         return ParseError::at_line(FORMAT, number, format!("`{}` is not text", to_printable(line)));
     }
     let problem = format!(
-        "`{}` and what follows is neither a buddyinfo line (`Node 0, zone Normal 7 10 …`), pagetypeinfo \
-         (`Free pages count per …`) nor a report's line (`Node 0 Normal: 7*4kB … = 108kB`)",
+        "`{}`: expected buddyinfo (`Node 0, zone Normal 7 10 …`), pagetypeinfo (`Free pages count per …`) or \
+         an OOM or allocation failure report (`Node 0 Normal: 7*4kB … = 108kB`)",
         to_printable(first)
     );
     ParseError::at_line(FORMAT, number, problem)
@@ -229,12 +229,13 @@ mod tests {
             (
                 &format!("Number{blocks_only}"),
                 None,
-                "f:1: only pageblocks are in it: the table of free blocks is missing (read as pagetypeinfo)",
+                "f:1: only pageblock counts found: the table of free blocks is missing \
+                 (read as pagetypeinfo)",
             ),
             (
                 &types.replace("type Unmovable 1 2", "type Unmovable 1 18446744073709551615"),
                 None,
-                "f:1: the counts of a zone exceed 64 bits (read as pagetypeinfo)",
+                "f:1: the free pages of a zone overflow 64 bits (read as pagetypeinfo)",
             ),
             (BUDDY, None, "buddyinfo 1 of 1 from line 1: [[1, 2, 3], [4, 5, 6]]"),
             (&among, None, "buddyinfo 1 of 1 from line 4: [[1, 2, 3], [4, 5, 6]]"),
@@ -298,27 +299,24 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_named_by_its_line() {
         let cases = [
-            ("", "f: it is empty (read as buddyinfo, pagetypeinfo or show_mem)"),
-            ("\n \n", "f: it is empty (read as buddyinfo, pagetypeinfo or show_mem)"),
+            ("", "f: empty input (read as buddyinfo, pagetypeinfo or show_mem)"),
+            ("\n \n", "f: empty input (read as buddyinfo, pagetypeinfo or show_mem)"),
             ("a\n\0\0\n", "f:2: `\\0\\0` is not text (read as buddyinfo, pagetypeinfo or show_mem)"),
             ("Node 0, zone DMA 1 x\n", "f:1: `x` is not a count (read as buddyinfo)"),
             (
                 "Node 0, zone DMA\n",
-                "f:1: `Node 0, zone DMA` is not `Node N, zone NAME counts…` (read as buddyinfo)",
+                "f:1: expected `Node N, zone NAME counts…`, found `Node 0, zone DMA` (read as buddyinfo)",
             ),
             (
                 &BUDDY.replace("Node 0, zone Normal 4 5 6\n", "No"),
-                "f:2: `No` is not `Node N, zone NAME counts…` (read as buddyinfo)",
+                "f:2: expected `Node N, zone NAME counts…`, found `No` (read as buddyinfo)",
             ),
             ("hello\nNode 0, zone DMA 1 -2\n", "f:2: `-2` is not a count (read as buddyinfo)"),
         ];
         for (text, expected) in cases {
             assert_eq!(error_message(text, None), expected, "{text:?}");
         }
-        assert!(
-            error_message("\nhello\n", None)
-                .starts_with("f:2: `hello` and what follows is neither a buddyinfo")
-        );
+        assert!(error_message("\nhello\n", None).starts_with("f:2: `hello`: expected buddyinfo"));
         // The whole message is shown, however long the line is.
         let long = error_message(&format!("{}\n", "x".repeat(100)), None);
         assert!(long.ends_with("= 108kB`) (read as buddyinfo, pagetypeinfo or show_mem)"), "{long}");

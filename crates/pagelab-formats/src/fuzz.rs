@@ -214,7 +214,7 @@ fn run_zoneinfo(input: &[u8]) {
     let Some(info) = check_parse(input, zoneinfo::parse(input)) else { return };
     assert_eq!(info.zones.len(), count_lines_with_prefix(input, b"Node"));
     for zone in &info.zones {
-        assert_eq!(info.zone(&zone.key), Some(zone), "a zone is given twice");
+        assert_eq!(info.zone(&zone.key), Some(zone), "duplicate zone");
         assert!(zone.free.is_none_or(|pages| pages.0 >> 63 == 0));
     }
     let sets: usize = info.zones.iter().map(|zone| zone.pagesets.len()).sum();
@@ -303,7 +303,7 @@ fn run_free_text(data: &[u8]) {
     assert!(!zones.is_empty() || !found.unpopulated.is_empty());
     for (at, zone) in zones.iter().enumerate() {
         assert_eq!(zone.areas.orders(), zones[0].areas.orders());
-        assert!(zones[..at].iter().all(|other| other.key != zone.key), "{:?} stands twice", zone.key);
+        assert!(zones[..at].iter().all(|other| other.key != zone.key), "duplicate {:?}", zone.key);
     }
 }
 
@@ -560,7 +560,7 @@ fn run_status(input: &[u8]) {
 fn run_process_stat(data: &[u8]) {
     let Ok(stat) = process_status::parse_stat(data) else { return };
     // The name of the command does not change the rest.
-    let end = data.iter().rposition(|&byte| byte == b')').expect("one that was read has a command");
+    let end = data.iter().rposition(|&byte| byte == b')').expect("a parsed stat file has a command");
     let renamed = [b"1 (x y", &data[end..]].concat();
     assert_eq!(process_status::parse_stat(&renamed), Ok(stat));
 }

@@ -88,7 +88,7 @@ pub fn parse(text: &[u8]) -> Result<Symbols, ParseError> {
         let mut words = words(line);
         let Some(address) = words.next() else { continue };
         let fail = || {
-            let problem = format!("`{}` is not `address type name`", to_printable(line));
+            let problem = format!("expected `address type name`, found `{}`", to_printable(line));
             ParseError::at_line(FORMAT, line_number, problem)
         };
         let address = parse_hex(address).ok_or_else(fail)?;
@@ -114,7 +114,7 @@ pub fn parse(text: &[u8]) -> Result<Symbols, ParseError> {
         symbols.entries.push(Entry { address, name_start, name_len, module_len, is_text });
     }
     if symbols.entries.is_empty() {
-        return Err(ParseError::for_input(FORMAT, "no symbol in it"));
+        return Err(ParseError::for_input(FORMAT, "no symbols found"));
     }
     if !is_sorted {
         symbols.entries.sort_by_key(|entry| entry.address);
@@ -154,7 +154,7 @@ mod tests {
         let hidden = parse(b"0000000000000000 T _text\n0000000000000000 t slow\n").unwrap();
         assert!(hidden.is_hidden() && hidden.find(0x10).is_none() && hidden.len() == 2);
         let error = |text: &str| parse(text.as_bytes()).unwrap_err().message_in_file("f");
-        assert_eq!(error("x T a\n"), "f:1: `x T a` is not `address type name` (read as kallsyms)");
-        assert_eq!(error("\n"), "f: no symbol in it (read as kallsyms)");
+        assert_eq!(error("x T a\n"), "f:1: expected `address type name`, found `x T a` (read as kallsyms)");
+        assert_eq!(error("\n"), "f: no symbols found (read as kallsyms)");
     }
 }

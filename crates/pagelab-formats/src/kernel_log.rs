@@ -40,7 +40,8 @@ pub struct Message<'a> {
 pub fn parse_record(record: &[u8]) -> Result<Message<'_>, ParseError> {
     let line = record.split(|&b| b == b'\n').next().unwrap_or_default();
     kmsg_line(line).ok_or_else(|| {
-        let problem = format!("`{}` is not `level,sequence,microseconds,flags;text`", to_printable(line));
+        let problem =
+            format!("expected `level,sequence,microseconds,flags;text`, found `{}`", to_printable(line));
         one_line_error(FORMAT, record, problem)
     })
 }
@@ -48,7 +49,7 @@ pub fn parse_record(record: &[u8]) -> Result<Message<'_>, ParseError> {
 /// Past allocation failures in a whole log: concatenated `/dev/kmsg` records or text of `dmesg`.
 pub fn parse(log: &[u8]) -> Result<AllocFailures, ParseError> {
     if log.contains(&0) {
-        return Err(ParseError::for_input(FORMAT, "contains zero bytes; expected text"));
+        return Err(ParseError::for_input(FORMAT, "contains NUL bytes; expected text"));
     }
     let mut messages = LogScanner::default();
     for (_, line) in lines(log) {
@@ -369,11 +370,11 @@ mod tests {
         assert_eq!((found.reports, found.kills), (vec![], vec![]));
         assert_eq!(
             parse(b"a\0b").unwrap_err().message_in_file("f"),
-            "f: contains zero bytes; expected text (read as kernel log)"
+            "f: contains NUL bytes; expected text (read as kernel log)"
         );
         assert_eq!(
             parse_record(b"rubbish\n X=1\n").unwrap_err().message_in_file("f"),
-            "f:1: `rubbish` is not `level,sequence,microseconds,flags;text` (read as kernel log)"
+            "f:1: expected `level,sequence,microseconds,flags;text`, found `rubbish` (read as kernel log)"
         );
         assert_eq!(parse_record(b"6,1,2,-,caller=T1;hi\n X=1\n").unwrap().text, b"hi");
     }

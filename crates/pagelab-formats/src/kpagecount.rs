@@ -22,7 +22,7 @@ pub(crate) fn page_entries(
     let (whole, rest) = bytes.as_chunks::<ENTRY_BYTES>();
     if !rest.is_empty() {
         let at = (bytes.len() - rest.len()) as u64;
-        return Err(ParseError::at_byte(format, at, format!("{} bytes of an entry of 8", rest.len())));
+        return Err(ParseError::at_byte(format, at, format!("truncated entry: {} of 8 bytes", rest.len())));
     }
     Ok(whole.iter().map(|entry| u64::from_ne_bytes(*entry)))
 }
@@ -43,7 +43,7 @@ mod tests {
         let bytes: Vec<u8> = [3u64, 0, u64::MAX].iter().flat_map(|count| count.to_ne_bytes()).collect();
         assert_eq!(counts(&bytes).unwrap().collect::<Vec<_>>(), [3, 0, u64::MAX]);
         let error = counts(&bytes[..20]).err().unwrap().message_in_file("f");
-        assert_eq!(error, "f: byte 16: 4 bytes of an entry of 8 (read as kpagecount)");
+        assert_eq!(error, "f: byte 16: truncated entry: 4 of 8 bytes (read as kpagecount)");
         fuzz(&bytes);
     }
 }

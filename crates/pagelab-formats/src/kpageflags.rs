@@ -336,7 +336,7 @@ impl PageClassifier {
     ) -> Result<(), ParseError> {
         if self.partial_entry.1 > 0 {
             let held = self.partial_entry.1;
-            let problem = format!("{held} bytes; expected an entry of {ENTRY_BYTES}: the file is truncated");
+            let problem = format!("{held} bytes of an entry of {ENTRY_BYTES}: the file is truncated");
             return Err(ParseError::at_byte(FORMAT, self.bytes_read - held as u64, problem));
         }
         self.emit_block(sink);

@@ -130,7 +130,7 @@ fn a_cut_entry_is_an_error_that_names_its_byte() {
     let error = classifier.end_segment(Pfn(0), PageClass::Hole, &mut |_| {}).unwrap_err();
     assert_eq!(
         error.message_in_file("f"),
-        "f: byte 16: 5 bytes; expected an entry of 8: the file is truncated (read as kpageflags)"
+        "f: byte 16: 5 bytes of an entry of 8: the file is truncated (read as kpageflags)"
     );
 }
 

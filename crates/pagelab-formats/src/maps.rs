@@ -31,7 +31,10 @@ pub fn parse(text: &[u8]) -> Result<Vec<MapsEntry>, ParseError> {
             return Err(fail(format!("more than {RECORDS_MAX} mappings")));
         }
         maps.push(parse_entry(line).ok_or_else(|| {
-            fail(format!("`{}` is not `start-end rwxp offset device inode name`", to_printable(line)))
+            fail(format!(
+                "expected `start-end rwxp offset device inode name`, found `{}`",
+                to_printable(line)
+            ))
         })?);
     }
     Ok(maps)
@@ -79,6 +82,9 @@ mod tests {
         assert!(maps[0].is_executable && !maps[1].is_executable && maps[1].mode == "rw-p");
         assert!(parse(b"").unwrap().is_empty());
         let error = parse(b"1-1 r 0 0 0\n").unwrap_err().message_in_file("f");
-        assert!(error.starts_with("f:1: `1-1 r 0 0 0` is not"), "{error}");
+        assert!(
+            error.contains("f:1: expected `start-end") && error.contains("found `1-1 r 0 0 0`"),
+            "{error}"
+        );
     }
 }

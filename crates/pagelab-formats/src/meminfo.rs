@@ -25,7 +25,7 @@ pub fn parse(text: &[u8]) -> Result<Meminfo, ParseError> {
     for (number, line) in filled_lines(text) {
         let fail = |problem: String| ParseError::at_line(FORMAT, number, problem);
         let (field, value, kib) = split_line(line).ok_or_else(|| {
-            fail(format!("`{}` is not `Name: number` with or without kB", to_printable(line)))
+            fail(format!("expected `Name: number` or `Name: number kB`, found `{}`", to_printable(line)))
         })?;
         if in_kib.len() == RECORDS_MAX {
             return Err(fail(format!("more than {RECORDS_MAX} fields")));
@@ -34,12 +34,12 @@ pub fn parse(text: &[u8]) -> Result<Meminfo, ParseError> {
         in_kib.push(kib);
     }
     if in_kib.is_empty() {
-        return Err(ParseError::for_input(FORMAT, "no field in it"));
+        return Err(ParseError::for_input(FORMAT, "no fields found"));
     }
     let info = Meminfo { fields: fields.finish(), in_kib };
     if info.bytes("MemTotal").is_none() && info.bytes("MemFree").is_none() {
         // Files of a process have lines of this shape.
-        return Err(ParseError::for_input(FORMAT, "neither `MemTotal` nor `MemFree`: it is another file"));
+        return Err(ParseError::for_input(FORMAT, "not a meminfo file: no `MemTotal` or `MemFree`"));
     }
     Ok(info)
 }
@@ -123,8 +123,8 @@ mod tests {
 
     #[test]
     fn bad_lines_are_named() {
-        assert_eq!(error(b""), "f: no field in it (read as meminfo)");
-        assert_eq!(error(b" \n\n"), "f: no field in it (read as meminfo)");
+        assert_eq!(error(b""), "f: no fields found (read as meminfo)");
+        assert_eq!(error(b" \n\n"), "f: no fields found (read as meminfo)");
         for (line, shown) in [
             (&b"MemFree"[..], "MemFree"),
             (b"MemFree: ", "MemFree: "),
@@ -135,7 +135,9 @@ mod tests {
             (b"\xff\0", "\u{fffd}\\0"),
         ] {
             let text = [b"MemTotal: 1 kB\n", line].concat();
-            let expect = format!("f:2: `{shown}` is not `Name: number` with or without kB (read as meminfo)");
+            let expect = format!(
+                "f:2: expected `Name: number` or `Name: number kB`, found `{shown}` (read as meminfo)"
+            );
             assert_eq!(error(&text), expect);
         }
         assert_eq!(error(b": 1 kB"), "f:1: `` is not a name (read as meminfo)");
@@ -143,7 +145,7 @@ mod tests {
         assert_eq!(
             error(long.as_bytes()),
             format!(
-                "f:1: `MemTotal: {}…` is not `Name: number` with or without kB (read as meminfo)",
+                "f:1: expected `Name: number` or `Name: number kB`, found `MemTotal: {}…` (read as meminfo)",
                 "9".repeat(50)
             )
         );

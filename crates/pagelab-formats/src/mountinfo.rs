@@ -43,8 +43,8 @@ fn parse_mount(line_number: u64, line: &[u8]) -> Result<Mount, ParseError> {
     };
     let mut fields = words(line);
     let mut next = || fields.next().ok_or_else(|| fail("has fewer than 10 fields"));
-    let id = parse_number(next()?).ok_or_else(|| fail("does not start with the number of a mount"))?;
-    parse_number(next()?).ok_or_else(|| fail("has no number of a parent mount"))?;
+    let id = parse_number(next()?).ok_or_else(|| fail("does not start with a mount ID"))?;
+    parse_number(next()?).ok_or_else(|| fail("has no parent mount ID"))?;
     let _device = next()?;
     let root = unescape(next()?);
     let mount_point = unescape(next()?);
@@ -80,11 +80,8 @@ mod tests {
     #[test]
     fn bad_lines_are_named() {
         let cases = [
-            (
-                "x 1 0:1 / / rw - a b c\n",
-                "`x 1 0:1 / / rw - a b c` does not start with the number of a mount",
-            ),
-            ("1 y 0:1 / / rw - a b c\n", "`1 y 0:1 / / rw - a b c` has no number of a parent mount"),
+            ("x 1 0:1 / / rw - a b c\n", "`x 1 0:1 / / rw - a b c` does not start with a mount ID"),
+            ("1 y 0:1 / / rw - a b c\n", "`1 y 0:1 / / rw - a b c` has no parent mount ID"),
             ("1 1 0:1 / / rw master:1\n", "`1 1 0:1 / / rw master:1` has fewer than 10 fields"),
             ("1 1 0:1 / / rw - tmpfs\n", "`1 1 0:1 / / rw - tmpfs` has fewer than 10 fields"),
         ];

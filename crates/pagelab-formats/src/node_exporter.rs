@@ -88,7 +88,7 @@ impl NamedFields {
 }
 
 const DUPLICATE_SAMPLE: &str =
-    "is given twice: several scrapes in one text need time stamps; hint: use one file for each";
+    "duplicate sample: several scrapes in one file need timestamps; hint: use one file per scrape";
 
 /// All scrapes of a text by time; an empty list where nothing in it is about memory.
 pub fn parse(text: &[u8]) -> Result<Vec<Scrape>, ParseError> {
@@ -141,7 +141,7 @@ fn add_sample(builder: &mut ScrapeBuilder, sample: &Sample<'_>) -> Result<(), Pa
         match &builder.instance {
             Some(known) if known != instance => {
                 let both = format!(
-                    "it has values of two machines, {} and {}: import one at a time",
+                    "values of two machines, {} and {}: import one at a time",
                     to_printable(known.as_bytes()),
                     to_printable(instance.as_bytes())
                 );
@@ -151,8 +151,8 @@ fn add_sample(builder: &mut ScrapeBuilder, sample: &Sample<'_>) -> Result<(), Pa
             None => builder.instance = Some(instance.to_owned()),
         }
     }
-    let count = || sample.count().ok_or_else(|| fail("its value is not a count"));
-    let microseconds = || to_microseconds(sample).ok_or_else(|| fail("its value is not a time"));
+    let count = || sample.count().ok_or_else(|| fail("value is not a count"));
+    let microseconds = || to_microseconds(sample).ok_or_else(|| fail("value is not a time"));
     let set_once = |is_new: bool| if is_new { Ok(()) } else { Err(fail(DUPLICATE_SAMPLE)) };
     match &*sample.name {
         "node_buddyinfo_blocks" => add_blocks(&mut builder.zones, sample, count()?),
@@ -174,7 +174,7 @@ fn add_sample(builder: &mut ScrapeBuilder, sample: &Sample<'_>) -> Result<(), Pa
                     field.strip_suffix("_bytes").map_or((field, false), |field| (field, true));
                 let value = count()?;
                 if in_kib && value % 1024 != 0 {
-                    return Err(fail("its value is not a number of KiB"));
+                    return Err(fail("value is not a whole number of KiB"));
                 }
                 let value = if in_kib { value / 1024 } else { value };
                 set_once(builder.meminfo.push(&to_kernel_name(field), value, in_kib))
@@ -208,7 +208,7 @@ fn add_blocks(
 ) -> Result<(), ParseError> {
     let fail = |problem: &str| sample.error(format!("{}: {problem}", to_printable(sample.name.as_bytes())));
     let label =
-        |name: &str| sample.label(name).ok_or_else(|| fail("it requires the labels node, size and zone"));
+        |name: &str| sample.label(name).ok_or_else(|| fail("expected the labels node, size and zone"));
     let node = label("node")?.parse().map_err(|_| fail("`node` is not a number"))?;
     let order = label("size")?.parse().ok().filter(|&order: &usize| order < FreeAreas::ORDERS_MAX);
     let order = order.ok_or_else(|| fail("`size` is not an order"))?;
@@ -217,13 +217,13 @@ fn add_blocks(
         || zone.len() > ZoneKey::NAME_MAX
         || !zone.bytes().all(|sign| sign.is_ascii_graphic() && sign != b'/')
     {
-        return Err(fail("`zone` is not the name of a zone"));
+        return Err(fail("`zone` is not a zone name"));
     }
     let key = ZoneKey { node: NodeId(node), zone: zone.to_owned() };
     let place = zones.iter().position(|(known, _)| *known == key);
     let place = match place {
         Some(place) => place,
-        None if zones.len() == BuddyInfo::ZONES_MAX => return Err(fail("there are too many zones")),
+        None if zones.len() == BuddyInfo::ZONES_MAX => return Err(fail("too many zones")),
         None => {
             zones.push((key, Vec::new()));
             zones.len() - 1
@@ -256,8 +256,10 @@ fn build_buddyinfo(zones: Vec<(ZoneKey, Vec<Option<u64>>)>) -> Result<Option<Bud
     let whole = |(key, counts): (ZoneKey, Vec<Option<u64>>)| {
         let areas = counts.into_iter().collect::<Option<Vec<u64>>>().filter(|counts| counts.len() == orders);
         let areas = areas.and_then(FreeAreas::new).ok_or_else(|| {
-            let problem =
-                format!("zone {} of node {} lacks some of the {orders} orders", key.zone, key.node.0);
+            let problem = format!(
+                "zone {} of node {} lacks counts for some of the {orders} orders",
+                key.zone, key.node.0
+            );
             ParseError::for_input(FORMAT, problem)
         })?;
         Ok(ZoneFreeAreas { key, areas })
@@ -317,14 +319,14 @@ go_goroutines 7
         let twice = format!("{TEXT}{TEXT}");
         let cut = TEXT.replace("node_buddyinfo_blocks{node=\"0\",size=\"1\",zone=\"DMA\"} 0\n", "");
         for (text, problem) in [
-            (&*twice, "is given twice: several scrapes in one text need time stamps"),
-            (&cut, "zone DMA of node 0 lacks some of the 2 orders"),
+            (&*twice, "duplicate sample: several scrapes in one file need timestamps"),
+            (&cut, "zone DMA of node 0 lacks counts for some of the 2 orders"),
             ("node_vmstat_a{instance=\"x\"} 1\nnode_vmstat_b{instance=\"y\"} 1\n", "two machines, x and y"),
             ("node_vmstat_a 0.5\n", "is not a count"),
-            ("node_memory_A_bytes 1000\n", "not a number of KiB"),
-            ("node_buddyinfo_blocks{size=\"1\",zone=\"DMA\"} 0\n", "requires the labels"),
+            ("node_memory_A_bytes 1000\n", "not a whole number of KiB"),
+            ("node_buddyinfo_blocks{size=\"1\",zone=\"DMA\"} 0\n", "expected the labels"),
             ("node_buddyinfo_blocks{node=\"0\",size=\"64\",zone=\"DMA\"} 0\n", "is not an order"),
-            ("node_buddyinfo_blocks{node=\"0\",size=\"1\",zone=\"a/b\"} 0\n", "is not the name of a zone"),
+            ("node_buddyinfo_blocks{node=\"0\",size=\"1\",zone=\"a/b\"} 0\n", "is not a zone name"),
         ] {
             let error = parse(text.as_bytes()).unwrap_err().message_in_file("f");
             assert!(error.contains(problem), "{error}");

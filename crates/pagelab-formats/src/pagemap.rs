@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn a_cut_entry_is_an_error_that_names_its_byte() {
         let error = entries(&[0; 17]).err().unwrap().message_in_file("f");
-        assert_eq!(error, "f: byte 16: 1 bytes of an entry of 8 (read as pagemap)");
+        assert_eq!(error, "f: byte 16: truncated entry: 1 of 8 bytes (read as pagemap)");
         assert_eq!(entries(&[0xff; 16]).unwrap().count(), 2);
         fuzz(&[0xff; 16]);
     }

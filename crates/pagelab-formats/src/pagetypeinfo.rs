@@ -50,7 +50,7 @@ pub fn parse(text: &[u8]) -> Result<Pagetypeinfo, ParseError> {
         reader.parse_line(number, line)?;
     }
     if reader.info.free.is_empty() && reader.info.blocks.is_empty() {
-        return Err(ParseError::for_input(FORMAT, "no zone in it"));
+        return Err(ParseError::for_input(FORMAT, "no zones found"));
     }
     reader.check_completeness()?;
     Ok(reader.info)
@@ -87,7 +87,7 @@ impl Parser {
         if line.starts_with(b"Node") {
             return match &self.section {
                 TableSection::Start => {
-                    Err(fail(format!("`{}` is before the header of its table", to_printable(line))))
+                    Err(fail(format!("`{}` precedes the header of its table", to_printable(line))))
                 }
                 &TableSection::FreeBlocks(orders) => self.parse_free_row(line_number, line, orders),
                 TableSection::Pageblocks(types) => {
@@ -100,9 +100,9 @@ impl Parser {
         }
         if let Some(orders) = line.strip_prefix(FREE_TABLE_HEAD) {
             let orders = parse_orders(orders)
-                .ok_or_else(|| fail(format!("`{}` does not count from 0", to_printable(line))))?;
+                .ok_or_else(|| fail(format!("`{}`: orders must count up from 0", to_printable(line))))?;
             if self.info.free.first().is_some_and(|row| row.counts.len() != orders) {
-                return Err(fail(format!("{orders} orders contradict an earlier table")));
+                return Err(fail(format!("{orders} orders; an earlier table has a different number")));
             }
             self.section = TableSection::FreeBlocks(orders);
         } else if let Some(types) = line.strip_prefix(PAGEBLOCK_TABLE_HEAD) {
@@ -135,7 +135,7 @@ impl Parser {
     fn parse_free_row(&mut self, line_number: u64, line: &[u8], orders: usize) -> Result<(), ParseError> {
         let fail = |problem: String| ParseError::at_line(FORMAT, line_number, problem);
         let ((node, zone), migratetype, counts) = split_free_row(line).ok_or_else(|| {
-            fail(format!("`{}` is not `Node N, zone NAME, type NAME counts…`", to_printable(line)))
+            fail(format!("expected `Node N, zone NAME, type NAME counts…`, found `{}`", to_printable(line)))
         })?;
         let key = ZoneKey { node, zone: parse_name(FORMAT, line_number, zone)?.to_owned() };
         let migratetype = parse_name(FORMAT, line_number, migratetype)?.to_owned();
@@ -147,7 +147,7 @@ impl Parser {
             .collect::<Result<Vec<CappedCount>, ParseError>>()?;
         if counts.len() != orders {
             return Err(fail(format!(
-                "zone {}, type {migratetype} has {} counts, the header lists {orders} orders",
+                "zone {}, type {migratetype} has {} counts, but the header lists {orders} orders",
                 key.zone,
                 if counts.len() > orders { "more".to_owned() } else { counts.len().to_string() }
             )));
@@ -158,7 +158,7 @@ impl Parser {
         match self.free_zones.last_mut() {
             Some((last, _, types)) if *last == key => {
                 if types.contains(&migratetype) {
-                    return Err(fail(format!("zone {}, type {migratetype} is given twice", key.zone)));
+                    return Err(fail(format!("duplicate row for zone {}, type {migratetype}", key.zone)));
                 }
                 if types.len() == TYPES_MAX {
                     return Err(fail(format!("zone {} has more than {TYPES_MAX} migratetypes", key.zone)));
@@ -167,7 +167,7 @@ impl Parser {
             }
             _ => {
                 if !self.known[0].insert(key.clone()) {
-                    return Err(fail(format!("node {}, zone {} is given twice", key.node.0, key.zone)));
+                    return Err(fail(format!("duplicate entry for node {}, zone {}", key.node.0, key.zone)));
                 }
                 self.free_zones.push((key.clone(), line_number, vec![migratetype.clone()]));
             }
@@ -195,10 +195,10 @@ impl Parser {
                 continue;
             }
             let Some(row) = self.info.blocks.iter().find(|row| row.key == *key) else {
-                return fail(format!("zone {} has no row in the table of pageblocks", key.zone));
+                return fail(format!("zone {} has no row in the pageblock table", key.zone));
             };
             if !row.counts.iter().map(|(name, _)| name).eq(types) {
-                let problem = "the table of pageblocks has other migratetypes: a line is missing";
+                let problem = "the pageblock table has different migratetypes: a line is missing";
                 return fail(format!("zone {}: {problem}", key.zone));
             }
         }
@@ -224,7 +224,7 @@ fn parse_migratetypes(line_number: u64, list: &[u8]) -> Result<Vec<String>, Pars
         .map(|word| parse_name(FORMAT, line_number, word).map(str::to_owned))
         .collect::<Result<Vec<String>, ParseError>>()?;
     if types.is_empty() || types.len() > TYPES_MAX {
-        let problem = format!("the header lists no migratetype, or more than {TYPES_MAX}");
+        let problem = format!("the header lists no migratetypes, or more than {TYPES_MAX}");
         return Err(ParseError::at_line(FORMAT, line_number, problem));
     }
     Ok(types)
@@ -263,8 +263,9 @@ fn push_blocks(
         let end = rest.iter().position(u8::is_ascii_whitespace)?;
         Some((node, &rest[..end], &rest[end..]))
     });
-    let (node, zone, counts) =
-        row.ok_or_else(|| fail(format!("`{}` is not `Node N, zone NAME counts…`", to_printable(line))))?;
+    let (node, zone, counts) = row.ok_or_else(|| {
+        fail(format!("expected `Node N, zone NAME counts…`, found `{}`", to_printable(line)))
+    })?;
     let zone = parse_name(FORMAT, line_number, zone)?;
     let mut rest = words(counts);
     let mut counts = Vec::with_capacity(types.len());
@@ -275,11 +276,11 @@ fn push_blocks(
         counts.push((migratetype.clone(), count));
     }
     if rest.next().is_some() {
-        return Err(fail(format!("zone {zone} has more counts than the header lists migratetypes")));
+        return Err(fail(format!("zone {zone} has more counts than the header has migratetypes")));
     }
     let key = ZoneKey { node, zone: zone.to_owned() };
     if !known.insert(key.clone()) {
-        return Err(fail(format!("node {}, zone {zone} is given twice", node.0)));
+        return Err(fail(format!("duplicate entry for node {}, zone {zone}", node.0)));
     }
     table.push(MigratetypePageblocks { key, counts });
     Ok(())
@@ -324,8 +325,8 @@ mod tests {
 
     #[test]
     fn bad_lines_are_named() {
-        assert_eq!(error(""), "f: no zone in it");
-        assert_eq!(error(HEAD), "f: no zone in it");
+        assert_eq!(error(""), "f: no zones found");
+        assert_eq!(error(HEAD), "f: no zones found");
         let whole = format!("{HEAD}{FREE}{BLOCKS}");
         let changed = |from: &str, to: &str| error(&whole.replacen(from, to, 1));
         assert_eq!(
@@ -335,35 +336,35 @@ mod tests {
         );
         assert_eq!(
             changed("0      1      2 \n", "0      2 \n"),
-            "f:4: `Free pages count per migrate type at order       0      2 ` does not count from 0"
+            "f:4: `Free pages count per migrate type at order       0      2 `: orders must count up from 0"
         );
         assert_eq!(
             changed(">100000", ""),
-            "f:5: zone DMA, type Unmovable has 2 counts, the header lists 3 orders"
+            "f:5: zone DMA, type Unmovable has 2 counts, but the header lists 3 orders"
         );
         assert_eq!(
             changed(">100000", "1 1 1"),
-            "f:5: zone DMA, type Unmovable has more counts, the header lists 3 orders"
+            "f:5: zone DMA, type Unmovable has more counts, but the header lists 3 orders"
         );
         assert_eq!(changed(">100000", ">"), "f:5: `>` is not a count");
         assert_eq!(changed(">100000", "-1"), "f:5: `-1` is not a count");
         assert_eq!(
             changed(", type    Unm", ", kind    Unm"),
-            "f:5: `Node    0, zone      DMA, kind    Unmovable      1      0 >1…` is not \
-             `Node N, zone NAME, type NAME counts…`"
+            "f:5: expected `Node N, zone NAME, type NAME counts…`, found `Node    0, zone      DMA, kind    \
+             Unmovable      1      0 >1…`"
         );
         assert_eq!(changed("1            7 \n\n", "1\n"), "f:9: zone DMA has no count for Strange");
         assert_eq!(
             changed("1            7 \n\n", "1 7 8\n"),
-            "f:9: zone DMA has more counts than the header lists migratetypes"
+            "f:9: zone DMA has more counts than the header has migratetypes"
         );
         assert_eq!(
             changed("blocks type     Unmovable      Strange", "blocks type"),
-            "f:8: the header lists no migratetype, or more than 64"
+            "f:8: the header lists no migratetypes, or more than 64"
         );
         assert_eq!(
             error("Node 0, zone DMA 1\n"),
-            "f:1: `Node 0, zone DMA 1` is before the header of its table"
+            "f:1: `Node 0, zone DMA 1` precedes the header of its table"
         );
         assert_eq!(
             error(&format!("{whole}Page block order: 10\n")),

@@ -322,7 +322,7 @@ pub fn split_records(mut buffer: &[u8]) -> impl Iterator<Item = Result<&[u8], Pa
             }
             None => {
                 buffer = &[];
-                Err(ParseError::at_byte(FORMAT, at, "a record of an impossible size"))
+                Err(ParseError::at_byte(FORMAT, at, "invalid record size"))
             }
         })
     })

@@ -60,12 +60,15 @@ pub fn parse(text: &[u8]) -> Result<Vec<StatCounter>, ParseError> {
             (_, OutputLine::Empty) => {}
             (at, OutputLine::Metric(value, unit)) => match counters.last_mut() {
                 Some(counter) => counter.metrics.push((value, unit)),
-                None => return Err(ParseError::at_line(FORMAT, at, "a metric without a counter before it")),
+                None => return Err(ParseError::at_line(FORMAT, at, "metric without a preceding counter")),
             },
         }
     }
     if counters.is_empty() {
-        return Err(ParseError::for_input(FORMAT, "no counter in it: `perf stat -x, -o FILE` writes them"));
+        return Err(ParseError::for_input(
+            FORMAT,
+            "no counters found; hint: create the file with `perf stat -x, -o FILE`",
+        ));
     }
     Ok(counters)
 }
@@ -85,21 +88,21 @@ fn parse_line(line_number: u64, line: &[u8], separator: u8) -> Result<OutputLine
             [] if field(2).is_empty() => Ok(parse_metric(&fields)),
             // `CPU0,89,,context-switches,…`, `S0-D0-C0,1,11,,context-switches,…`
             first if is_value(field(1)) => fail(format!(
-                "per-CPU counts of `{}` (perf stat -A, --per-…); expected one line for each event",
+                "per-CPU counts for `{}` (perf stat -A, --per-…); expected one line per event",
                 to_printable(first)
             )),
-            _ => fail(format!("`{}` is not `value,unit,event,…`", to_printable(line))),
+            _ => fail(format!("expected `value,unit,event,…`, found `{}`", to_printable(line))),
         };
     };
     if is_value(field(1)) {
         // `     0.100188434,0.84,msec,task-clock,840899,100.00,,`
         return fail(format!(
-            "counts of an interval that ended at {} s (perf stat -I); expected counts of the whole run",
+            "interval counts at {} s (perf stat -I); expected totals for the whole run",
             to_printable(field(0))
         ));
     }
     if field(2).is_empty() || is_value(field(2)) {
-        return fail(format!("`{}` has no event in its third field", to_printable(line)));
+        return fail(format!("`{}` has no event name in the third field", to_printable(line)));
     }
     let event = parse_name(FORMAT, line_number, field(2))?.to_owned();
     let value =
@@ -116,7 +119,7 @@ fn parse_line(line_number: u64, line: &[u8], separator: u8) -> Result<OutputLine
     };
     match parse_optional_fields(&mut counter, fields.get(3..).unwrap_or_default()) {
         Ok(()) => Ok(OutputLine::Counter(counter)),
-        Err(wrong) => fail(format!("`{}` of event {} is not {wrong}", to_printable(line), counter.event)),
+        Err(wrong) => fail(format!("`{}`: event {}: expected {wrong}", to_printable(line), counter.event)),
     }
 }
 
@@ -152,13 +155,13 @@ fn parse_optional_fields(counter: &mut StatCounter, mut fields: &[&[u8]]) -> Res
     let field = |place: usize| fields.get(place).copied().unwrap_or_default().trim_ascii();
     counter.run_ns = match field(0) {
         [] => None,
-        digits => Some(crate::text::parse_number(digits).ok_or("followed by nanoseconds of its run")?),
+        digits => Some(crate::text::parse_number(digits).ok_or("the run time in nanoseconds after it")?),
     };
     counter.running_percent = match field(1) {
         [] => None,
         digits => {
             let percent = parse_number(digits).filter(|percent| (0.0..=100.0).contains(percent));
-            Some(percent.ok_or("followed by per cent of its running time")?)
+            Some(percent.ok_or("the running time in percent after it")?)
         }
     };
     let (metric, unit) = (field(2), field(3));
@@ -188,7 +191,7 @@ fn is_value(field: &[u8]) -> bool {
 fn parse_value(field: &[u8]) -> Option<CounterValue> {
     match field {
         b"<not counted>" => {
-            let detail = "not counted: it was never scheduled on the hardware";
+            let detail = "not counted: the event was never scheduled on the PMU";
             Some(Err((AbsenceReason::NotRequested, detail)))
         }
         b"<not supported>" => Some(Err((AbsenceReason::NotThere, "not supported by this machine"))),
@@ -278,10 +281,14 @@ mod tests {
     #[test]
     fn what_is_not_of_a_whole_run_is_refused_with_its_line() {
         let check = |text: &str, expected: &str| assert_eq!(error(text), expected);
-        check("", "f: no counter in it: `perf stat -x, -o FILE` writes them (read as perf stat)");
+        check(
+            "",
+            "f: no counters found; hint: create the file with `perf stat -x, -o FILE` (read as perf stat)",
+        );
         check(
             "1,,a,5,100.00,,\n     0.100188434,0.84,msec,task-clock,840899,100.00,0.008,CPUs utilized\n",
-            "f:2: counts of an interval that ended at 0.100188434 s (perf stat -I); expected counts of the whole run (read as perf stat)",
+            "f:2: interval counts at 0.100188434 s (perf stat -I); expected totals for the whole run \
+             (read as perf stat)",
         );
         for line in ["CPU0,89,,context-switches,5,100.00,,", "S0-D0-C0,1,11,,context-switches,22,100.00,,"] {
             assert!(error(line).contains("(perf stat -A, --per-…)"), "{}", error(line));

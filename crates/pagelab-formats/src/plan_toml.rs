@@ -51,7 +51,7 @@ pub fn parse(input: &[u8], huge: Bytes) -> Result<HugePlan, ParseError> {
     }
     let text = std::str::from_utf8(input).map_err(|error| {
         let line = line_number_at(input, error.valid_up_to());
-        ParseError::at_line(FORMAT, line, "not UTF-8")
+        ParseError::at_line(FORMAT, line, "not valid UTF-8")
     })?;
     let document = parse_document(text).map_err(|error| {
         let message = format!("{}; a plan is TOML, see docs/plan.md", error.message);
@@ -59,7 +59,7 @@ pub fn parse(input: &[u8], huge: Bytes) -> Result<HugePlan, ParseError> {
     })?;
     let plan = parse_plan(&PlanTable { table: &document, first_line: 1 }, huge)?;
     if plan.programs.iter().all(|program| program.mappings.iter().all(|of| of.regions.is_empty())) {
-        let wanted = "the plan is empty: it has neither regions of a [[program.mapping]] nor addresses";
+        let wanted = "the plan is empty: no [[program.mapping]] has regions, and there are no addresses";
         return Err(ParseError::for_input(FORMAT, wanted));
     }
     Ok(plan)
@@ -84,7 +84,7 @@ fn parse_plan(table: &PlanTable<'_>, huge: Bytes) -> Result<HugePlan, ParseError
     match (table.number("pagelab-plan")?, table.find("addresses")) {
         (Some(VERSION), _) | (None, Some(_)) => {}
         (Some(other), _) => {
-            let text = format!("a plan of version {other}; this pagelab reads version {VERSION}");
+            let text = format!("unsupported plan version {other}; this pagelab reads version {VERSION}");
             return Err(table.error_at_key("pagelab-plan", text));
         }
         (None, None) => {
@@ -140,7 +140,7 @@ fn parse_page_size(table: &PlanTable<'_>, huge: Bytes) -> Result<Bytes, ParseErr
     if page.0.is_power_of_two() && page.0 > PageSize::DEFAULT.bytes() {
         return Ok(page);
     }
-    let text = format!("page: {} bytes is not the size of a huge page, a power of two", page.0);
+    let text = format!("page: {} bytes is not a huge page size; expected a power of two", page.0);
     Err(table.error_at_key("page", text))
 }
 
@@ -153,7 +153,7 @@ fn collect_addresses(
     for entry in numbered {
         let (line, address) = entry?;
         if !address.is_multiple_of(page.0) || address.checked_add(page.0).is_none() {
-            let text = format!("{address:#x} is not the first byte of a huge page of {} bytes", page.0);
+            let text = format!("{address:#x} is not aligned to a huge page of {} bytes", page.0);
             return Err(ParseError::at_line(FORMAT, line, text));
         }
         addresses.extend(seen.insert(address).then_some(address));
@@ -187,7 +187,7 @@ fn parse_mapping(table: &PlanTable<'_>, huge: Bytes) -> Result<PlannedMapping, P
         word => parse_word(&MAPPING_KIND_WORDS, word, table, "kind")?,
     };
     let nth = u32::try_from(table.number("nth")?.unwrap_or(0))
-        .map_err(|_| table.error_at_key("nth", "nth: more mappings than a process can have"))?;
+        .map_err(|_| table.error_at_key("nth", "nth: exceeds the number of mappings of any process"))?;
     let start = table.number("start")?.unwrap_or(0);
     let regions = table.list("regions")?.unwrap_or_default();
     let regions =
@@ -207,8 +207,8 @@ fn parse_region(item: &PlanItem<'_>, start: u64, huge: Bytes) -> Result<PlannedR
     let page = parse_page_size(&table, huge)?;
     let end = offset.checked_add(page.0).and_then(|end| end.checked_add(start));
     if end.is_none() || !(start + offset).is_multiple_of(page.0) {
-        let text = format!("offset: {offset:#x} is not the first byte of a huge page of {} bytes", page.0);
-        return Err(table.error_at_key("offset", format!("{text} in a mapping that begins at {start:#x}")));
+        let text = format!("offset: {offset:#x} is not aligned to a huge page of {} bytes", page.0);
+        return Err(table.error_at_key("offset", format!("{text} in a mapping that starts at {start:#x}")));
     }
     Ok(PlannedRegion { offset, page, cost_ns: table.number("cost-ns")? })
 }
@@ -218,7 +218,9 @@ fn check_no_overlap(table: &PlanTable<'_>, regions: &[PlannedRegion]) -> Result<
     let mut by_place: Vec<_> = regions.iter().map(|region| (region.offset, region.page.0)).collect();
     by_place.sort_unstable();
     match by_place.windows(2).find(|two| two[0].0 + two[0].1 > two[1].0) {
-        Some(two) => Err(table.error_at_key("regions", format!("regions: two regions at {:#x}", two[1].0))),
+        Some(two) => {
+            Err(table.error_at_key("regions", format!("regions: overlapping regions at {:#x}", two[1].0)))
+        }
         None => Ok(()),
     }
 }
@@ -233,7 +235,9 @@ fn parse_cost_cells(table: &PlanTable<'_>) -> Result<Vec<(u64, u64, u64)>, Parse
             return Err(item.error("cells: expected [offset, length, cost in nanoseconds]"));
         };
         let end = offset.checked_add(bytes).filter(|_| bytes > 0 && offset >= free);
-        free = end.ok_or_else(|| item.error("cells: expected ascending, disjoint cells with a length"))?;
+        free = end.ok_or_else(|| {
+            item.error("cells: expected ascending, non-overlapping cells of nonzero length")
+        })?;
         cells.push((offset, bytes, cost));
     }
     Ok(cells)
@@ -365,7 +369,7 @@ impl<'d> PlanItem<'d> {
     }
 }
 
-const TITLE_COMMENT: &str = "Which parts of a program's memory are to be on huge pages, for `pagelab apply`.";
+const TITLE_COMMENT: &str = "Parts of a program's memory to back with huge pages, for `pagelab apply`.";
 const CELLS_PER_LINE: usize = 4;
 
 /// The text of a plan, which [`parse`] reads back as it was. `remarks` are put in front as comments.

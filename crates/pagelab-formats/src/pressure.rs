@@ -24,14 +24,17 @@ pub fn parse(text: &[u8]) -> Result<Pressure, ParseError> {
         };
         let fail = |problem: String| ParseError::at_line(FORMAT, number, problem);
         if slot.is_some() {
-            return Err(fail(format!("`{}` is a second line of its kind", to_printable(line))));
+            return Err(fail(format!("duplicate line `{}`", to_printable(line))));
         }
         let read = parse_line(line);
         *slot = Some(read.ok_or_else(|| {
-            fail(format!("`{}` is not `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`", to_printable(line)))
+            fail(format!(
+                "expected `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`, found `{}`",
+                to_printable(line)
+            ))
         })?);
     }
-    let some = some.ok_or_else(|| ParseError::for_input(FORMAT, "no line `some` in it"))?;
+    let some = some.ok_or_else(|| ParseError::for_input(FORMAT, "no `some` line found"))?;
     Ok(Pressure { some, full })
 }
 
@@ -127,10 +130,10 @@ mod tests {
 
     #[test]
     fn bad_lines_are_named() {
-        assert_eq!(error(""), "f: no line `some` in it (read as pressure)");
-        assert_eq!(error(TEXT.lines().nth(1).unwrap()), "f: no line `some` in it (read as pressure)");
+        assert_eq!(error(""), "f: no `some` line found (read as pressure)");
+        assert_eq!(error(TEXT.lines().nth(1).unwrap()), "f: no `some` line found (read as pressure)");
         let twice = TEXT.replace("full", "some");
-        assert!(error(&twice).starts_with("f:2: `some avg10=0.00 "), "{}", error(&twice));
+        assert!(error(&twice).starts_with("f:2: duplicate line `some avg10=0.00 "), "{}", error(&twice));
         for (from, to) in [
             ("0.26", "0.2"),
             ("0.26", "-0.26"),
@@ -140,7 +143,8 @@ mod tests {
         ] {
             let text = TEXT.replace(from, to);
             let expect = format!(
-                "f:1: `{}` is not `some avg10=0.00 avg60=0.00 avg300=0.00 total=0` (read as pressure)",
+                "f:1: expected `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`, found `{}` \
+                 (read as pressure)",
                 to_printable(text.lines().next().unwrap().as_bytes())
             );
             assert_eq!(error(&text), expect);

@@ -40,7 +40,7 @@ pub fn parse(text: &[u8]) -> Result<ProcessStatus, ParseError> {
     let mut has_name = false;
     for (at, line) in filled_lines(text) {
         let Some((key, value)) = split_once(line, b':') else {
-            let problem = format!("`{}` is not `Key: value`", to_printable(line));
+            let problem = format!("expected `Key: value`, found `{}`", to_printable(line));
             return Err(ParseError::at_line(FORMAT, at, problem));
         };
         let value = value.trim_ascii();
@@ -63,7 +63,7 @@ pub fn parse(text: &[u8]) -> Result<ProcessStatus, ParseError> {
                     let key = std::str::from_utf8(key).map_err(|_| fail())?;
                     let amount = parse_number(amount.trim_ascii()).ok_or_else(fail)?;
                     if amounts.len() == AMOUNTS_MAX {
-                        let problem = format!("more than {AMOUNTS_MAX} amounts");
+                        let problem = format!("more than {AMOUNTS_MAX} sizes");
                         return Err(ParseError::at_line(FORMAT, at, problem));
                     }
                     amounts.push((key, amount));
@@ -72,7 +72,7 @@ pub fn parse(text: &[u8]) -> Result<ProcessStatus, ParseError> {
         }
     }
     if !has_name {
-        return Err(ParseError::for_input(FORMAT, "no line `Name:` in it"));
+        return Err(ParseError::for_input(FORMAT, "no `Name:` line found"));
     }
     status.amounts_kib = amounts.into_iter().collect();
     Ok(status)
@@ -101,7 +101,7 @@ pub fn parse_statm(text: &[u8]) -> Result<Statm, ParseError> {
     let statm = Statm { size: next("size")?, resident: next("resident")?, shared: next("shared")? };
     match words(text).count() {
         7 => Ok(statm),
-        count => Err(one_line_error("statm", text, format!("it has {count} numbers, not 7"))),
+        count => Err(one_line_error("statm", text, format!("{count} fields; expected 7"))),
     }
 }
 
@@ -147,21 +147,21 @@ impl ProcessStat {
 pub fn parse_stat(text: &[u8]) -> Result<ProcessStat, ParseError> {
     let fail = |problem: String| ParseError::for_input(STAT_FORMAT, problem);
     let end = text.iter().rposition(|&byte| byte == b')');
-    let end = end.ok_or_else(|| fail("no command given in parentheses".to_owned()))?;
+    let end = end.ok_or_else(|| fail("no command in parentheses".to_owned()))?;
     // The status file of a process has numbers in the same places, behind the state in parentheses.
     if split_once(text, b'(').is_none_or(|(pid, _)| parse_number(pid.trim_ascii()).is_none()) {
-        return Err(fail("no process id before the command in parentheses".to_owned()));
+        return Err(fail("no PID before the command in parentheses".to_owned()));
     }
     let fields = || words(&text[end + 1..]);
     let field = |at: usize| {
         // Field 3 of the manual page is the first one here.
-        let word = fields().nth(at - 3).ok_or_else(|| fail(format!("no field {at}")))?;
+        let word = fields().nth(at - 3).ok_or_else(|| fail(format!("field {at} is missing")))?;
         parse_number(word)
             .ok_or_else(|| fail(format!("field {at}, `{}`: expected a number", to_printable(word))))
     };
     let state = fields().next().and_then(|word| word.first().copied());
     Ok(ProcessStat {
-        state: state.ok_or_else(|| fail("no state".to_owned()))?,
+        state: state.ok_or_else(|| fail("the state is missing".to_owned()))?,
         parent: field(4)?,
         process_group: field(5).ok(),
         session: field(6).ok(),
@@ -196,8 +196,8 @@ mod tests {
     #[test]
     fn bad_lines_are_named() {
         let cases = [
-            ("", "f: no line `Name:` in it (read as process status)"),
-            ("Name\n", "f:1: `Name` is not `Key: value` (read as process status)"),
+            ("", "f: no `Name:` line found (read as process status)"),
+            ("Name\n", "f:1: expected `Key: value`, found `Name` (read as process status)"),
             ("Name:\tx\nVmRSS:\tx kB\n", "f:2: VmRSS `x kB` is not a number (read as process status)"),
             ("CapEff:\txyz\n", "f:1: CapEff `xyz` is not a number (read as process status)"),
             ("THP_enabled:\tyes\n", "f:1: THP_enabled `yes` is not a number (read as process status)"),
@@ -206,8 +206,8 @@ mod tests {
             assert_eq!(parse(text.as_bytes()).unwrap_err().message_in_file("f"), message);
         }
         for (text, message) in [
-            ("", "f: it is empty (read as statm)"),
-            ("0 0 4294967295\n", "f:1: it has 3 numbers, not 7 (read as statm)"),
+            ("", "f: empty file (read as statm)"),
+            ("0 0 4294967295\n", "f:1: 3 fields; expected 7 (read as statm)"),
             ("1 2 x", "f:1: shared `x` is not a number of pages (read as statm)"),
         ] {
             assert_eq!(parse_statm(text.as_bytes()).unwrap_err().message_in_file("f"), message);
@@ -257,14 +257,11 @@ mod tests {
     #[test]
     fn what_is_missing_is_named() {
         let cases = [
-            ("", "f: no command given in parentheses (read as process stat)"),
-            ("7 (cut", "f: no command given in parentheses (read as process stat)"),
-            (
-                "State: S (a) S 1\n",
-                "f: no process id before the command in parentheses (read as process stat)",
-            ),
-            ("7 (a)\n", "f: no state (read as process stat)"),
-            ("7 (a) S 1 2 3", "f: no field 10 (read as process stat)"),
+            ("", "f: no command in parentheses (read as process stat)"),
+            ("7 (cut", "f: no command in parentheses (read as process stat)"),
+            ("State: S (a) S 1\n", "f: no PID before the command in parentheses (read as process stat)"),
+            ("7 (a)\n", "f: the state is missing (read as process stat)"),
+            ("7 (a) S 1 2 3", "f: field 10 is missing (read as process stat)"),
             (
                 "7 (a) S 1 1 1 0 -1 1 5 0 0 0 0 0 0 0 20 0 x 0 1",
                 "f: field 20, `x`: expected a number (read as process stat)",

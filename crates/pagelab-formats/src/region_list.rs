@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::ParseError;
 use crate::text::to_printable;
 
-const FORMAT: &str = "list of regions";
+const FORMAT: &str = "region list";
 /// Characters of a word that an error repeats.
 const WORD_MAX: usize = 40;
 
@@ -22,13 +22,13 @@ pub fn parse_lines(input: &[u8]) -> Result<Vec<(u64, u64)>, ParseError> {
         });
         let address = address.ok_or_else(|| {
             let shown: String = String::from_utf8_lossy(word).chars().take(WORD_MAX).collect();
-            let text = format!("{shown:?}: expected one decimal address per line");
+            let text = format!("{shown:?}: expected one address per line");
             ParseError::at_line(FORMAT, number, text)
         })?;
         addresses.push((number, address));
     }
     if addresses.is_empty() {
-        return Err(ParseError::for_input(FORMAT, "no address; expected one decimal address per line"));
+        return Err(ParseError::for_input(FORMAT, "no addresses found; expected one address per line"));
     }
     Ok(addresses)
 }
@@ -82,13 +82,13 @@ pub fn parse_counts(input: &[u8]) -> Result<BTreeMap<u64, u64>, ParseError> {
         };
         let (address, misses) = parse_line(line)
             .ok_or_else(|| wrong("expected `Region (Hex): 0x…, Region (Decimal): …, L2 Misses: …`"))?;
-        let address = address.ok_or_else(|| wrong("the two addresses differ"))?;
+        let address = address.ok_or_else(|| wrong("the hexadecimal and the decimal address differ"))?;
         if counts.insert(address, misses).is_some() {
-            return Err(wrong("this region is given twice"));
+            return Err(wrong("duplicate region"));
         }
     }
     if counts.is_empty() {
-        return Err(ParseError::for_input(COUNTS_FORMAT, "no region in it"));
+        return Err(ParseError::for_input(COUNTS_FORMAT, "no regions found"));
     }
     Ok(counts)
 }
@@ -129,10 +129,10 @@ mod tests {
     fn what_is_no_list_is_refused_by_its_line() {
         let long = "9".repeat(500);
         for (text, wanted) in [
-            ("1682368888832\nabc", "l:2: \"abc\": expected one decimal address"),
-            ("-5", "l:1: \"-5\": expected one decimal address"),
-            ("+5", "l:1: \"+5\": expected one decimal address"),
-            ("0x+5", "l:1: \"0x+5\": expected one decimal address"),
+            ("1682368888832\nabc", "l:2: \"abc\": expected one address"),
+            ("-5", "l:1: \"-5\": expected one address"),
+            ("+5", "l:1: \"+5\": expected one address"),
+            ("0x+5", "l:1: \"0x+5\": expected one address"),
             (&long, "l:1: \"999"),
             ("# nothing\n", "l: no address"),
         ] {

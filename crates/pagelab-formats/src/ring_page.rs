@@ -16,10 +16,10 @@ use crate::ParseError;
 use crate::text::{lines, parse_number, split_label, to_printable};
 use crate::trace_format;
 
-const PAGE_FORMAT: &str = "page of a trace buffer";
-const HEADER_PAGE_FORMAT: &str = "header of trace pages";
-const STATS_FORMAT: &str = "counts of a trace buffer";
-const HEADER_EVENT_FORMAT: &str = "header of trace records";
+const PAGE_FORMAT: &str = "trace buffer page";
+const HEADER_PAGE_FORMAT: &str = "header_page of tracefs";
+const STATS_FORMAT: &str = "trace buffer stats";
+const HEADER_EVENT_FORMAT: &str = "header_event of tracefs";
 
 /// The largest page that is read: the kernel's have at most 128 base pages (`subbuf_order` of 7).
 const PAGE_BYTES_MAX: u32 = 128 << 16;
@@ -105,7 +105,8 @@ pub fn parse_header_page(text: &[u8]) -> Result<RingPageLayout, ParseError> {
     for (line_number, line) in lines(text) {
         let Some((b"field", rest)) = split_label(line) else { continue };
         let field = trace_format::parse_field(rest).ok_or_else(|| {
-            let problem = format!("`{}` is not `TYPE NAME; offset:N; size:N; signed:0;`", to_printable(rest));
+            let problem =
+                format!("expected `TYPE NAME; offset:N; size:N; signed:0;`, found `{}`", to_printable(rest));
             ParseError::at_line(HEADER_PAGE_FORMAT, line_number, problem)
         })?;
         let place = (field.offset, field.size);
@@ -119,12 +120,12 @@ pub fn parse_header_page(text: &[u8]) -> Result<RingPageLayout, ParseError> {
     }
     let wrong = |problem: &str| ParseError::for_input(HEADER_PAGE_FORMAT, problem.to_owned());
     let (Some(time), Some(commit), Some(data)) = (time, commit, data) else {
-        return Err(wrong("no `timestamp`, `commit` and `data` in it"));
+        return Err(wrong("no `timestamp`, `commit` or `data` field"));
     };
     let page_bytes = data.0.checked_add(data.1).filter(|&bytes| bytes <= PAGE_BYTES_MAX);
-    let page_bytes = page_bytes.ok_or_else(|| wrong("a page has an impossible size"))?;
+    let page_bytes = page_bytes.ok_or_else(|| wrong("invalid page size"))?;
     if time != (0, 8) || !matches!(commit.1, 4 | 8) || commit.0 < 8 || commit.0 + commit.1 > data.0 {
-        return Err(wrong("unknown layout of the ring buffer page header"));
+        return Err(wrong("unsupported layout of the ring buffer page header"));
     }
     Ok(RingPageLayout { commit_field: commit, data_offset: data.0, page_bytes })
 }
@@ -178,7 +179,7 @@ pub fn parse_stats(text: &[u8]) -> Result<BufferStats, ParseError> {
     }
     match is_whole {
         (true, true) => Ok(stats),
-        _ => Err(ParseError::for_input(STATS_FORMAT, "no `entries:` and `overrun:` in it".to_owned())),
+        _ => Err(ParseError::for_input(STATS_FORMAT, "no `entries:` or `overrun:` line found".to_owned())),
     }
 }
 
@@ -223,7 +224,7 @@ impl RingPageLayout {
         let to_error =
             |problem: &str| ParseError::for_input(PAGE_FORMAT, format!("{problem}, {} bytes", page.len()));
         let (at, size) = (self.commit_field.0 as usize, self.commit_field.1 as usize);
-        let short = || to_error("it ends within its header");
+        let short = || to_error("truncated header");
         let time_ns = page.first_chunk().map(|time| u64::from_ne_bytes(*time)).ok_or_else(short)?;
         let commit = page.get(at..at + size).ok_or_else(short)?;
         // The flags are an int that was added to a long: the upper half is its sign extension.
@@ -235,7 +236,7 @@ impl RingPageLayout {
         let data = self.data_offset as usize;
         let end = data + (commit & !(MISSED_EVENTS | MISSED_STORED)) as usize;
         if end > page.len() {
-            return Err(to_error("its records extend beyond it"));
+            return Err(to_error("the records extend past the end of the page"));
         }
         let stored = || {
             let bytes = page.get(end..end + size)?;
@@ -318,7 +319,7 @@ impl Cursor {
 
     #[cold]
     fn truncated_error(&self) -> ParseError {
-        let problem = format!("the record at byte {} does not end in the page", self.offset);
+        let problem = format!("the record at byte {} extends past the end of the page", self.offset);
         ParseError::for_input(PAGE_FORMAT, problem)
     }
 }

@@ -16,7 +16,7 @@ pub fn parse(text: &[u8]) -> Result<SysfsChoice, ParseError> {
     let line = text.trim_ascii();
     let fail = |problem: String| ParseError::at_line(FORMAT, 1, problem);
     if line.is_empty() {
-        return Err(ParseError::for_input(FORMAT, "no option in it"));
+        return Err(ParseError::for_input(FORMAT, "no options found"));
     }
     if line.contains(&b'\n') {
         return Err(fail("more than one line".to_owned()));
@@ -28,11 +28,12 @@ pub fn parse(text: &[u8]) -> Result<SysfsChoice, ParseError> {
         }
         let inside = word.strip_prefix(b"[").and_then(|word| word.strip_suffix(b"]"));
         if inside.is_some() && selected.replace(options.len()).is_some() {
-            return Err(fail(format!("`{}` brackets more than one option", to_printable(line))));
+            return Err(fail(format!("`{}`: more than one option in brackets", to_printable(line))));
         }
         options.push(parse_name(FORMAT, 1, inside.unwrap_or(word))?.to_owned());
     }
-    let selected = selected.ok_or_else(|| fail(format!("`{}` brackets no option", to_printable(line))))?;
+    let selected =
+        selected.ok_or_else(|| fail(format!("`{}`: no option in brackets", to_printable(line))))?;
     Ok(SysfsChoice { options, selected })
 }
 
@@ -42,7 +43,7 @@ const NUMBER_FORMAT: &str = "a number";
 pub fn parse_u64(text: &[u8]) -> Result<u64, ParseError> {
     let word = text.trim_ascii();
     if word.is_empty() {
-        return Err(ParseError::for_input(NUMBER_FORMAT, "no number in it"));
+        return Err(ParseError::for_input(NUMBER_FORMAT, "no number found"));
     }
     parse_number(word).ok_or_else(|| {
         ParseError::at_line(NUMBER_FORMAT, 1, format!("`{}` is not an unsigned number", to_printable(word)))
@@ -64,13 +65,13 @@ mod tests {
     #[test]
     fn bad_texts_are_named() {
         for (text, expect) in [
-            ("\n", "f: no option in it (read as a choice)"),
-            ("always never\n", "f:1: `always never` brackets no option (read as a choice)"),
+            ("\n", "f: no options found (read as a choice)"),
+            ("always never\n", "f:1: `always never`: no option in brackets (read as a choice)"),
             (
                 "[always] [never]\n",
-                "f:1: `[always] [never]` brackets more than one option (read as a choice)",
+                "f:1: `[always] [never]`: more than one option in brackets (read as a choice)",
             ),
-            ("[always\n", "f:1: `[always` brackets no option (read as a choice)"),
+            ("[always\n", "f:1: `[always`: no option in brackets (read as a choice)"),
             ("[]", "f:1: `` is not a name (read as a choice)"),
             ("[always]\nnever\n", "f:1: more than one line (read as a choice)"),
             ("[a\0]", "f:1: `a\\0` is not a name (read as a choice)"),
@@ -85,8 +86,8 @@ mod tests {
         assert_eq!(parse_u64(b"0\n"), Ok(0));
         assert_eq!(parse_u64(b" 18446744073709551615"), Ok(u64::MAX));
         for (text, expect) in [
-            ("", "f: no number in it (read as a number)"),
-            ("\n", "f: no number in it (read as a number)"),
+            ("", "f: no number found (read as a number)"),
+            ("\n", "f: no number found (read as a number)"),
             ("-1\n", "f:1: `-1` is not an unsigned number (read as a number)"),
             ("1\n2\n", "f:1: `1\\n2` is not an unsigned number (read as a number)"),
             ("max\n", "f:1: `max` is not an unsigned number (read as a number)"),

@@ -3,7 +3,7 @@
 use crate::ParseError;
 use crate::text::{lines, parse_number, split_once, to_printable, words};
 
-const FORMAT: &str = "time of a shell";
+const FORMAT: &str = "output of time";
 
 /// The times of one command, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub fn parse(text: &[u8]) -> Result<ShellTimes, ParseError> {
     }
     match times_ns {
         [Some(real_ns), user_ns, sys_ns] => Ok(ShellTimes { real_ns, user_ns, sys_ns }),
-        _ => Err(ParseError::for_input(FORMAT, "no line `real` in it")),
+        _ => Err(ParseError::for_input(FORMAT, "no `real` line found")),
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn what_is_missing_or_wrong_is_named() {
         let error = |text: &str| parse(text.as_bytes()).unwrap_err().message_in_file("f");
-        assert_eq!(error(""), "f: no line `real` in it (read as time of a shell)");
+        assert_eq!(error(""), "f: no `real` line found (read as output of time)");
         for time in ["3m", "ms", "1m2.s", "x", "1m2.1234567890s", "99999999999999999999", "-1", "1:02"] {
             let text = format!("user 1\nreal {time}\nsys 1\n");
             assert!(error(&text).starts_with(&format!("f:2: `{time}` is not a time")), "{}", error(&text));

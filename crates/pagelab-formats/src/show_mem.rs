@@ -194,7 +194,7 @@ impl ReportBuilder {
             && shape.orders != orders
         {
             return fail(format!(
-                "zone {zone} has {orders} counts, line {} has {} orders: one of the lines is truncated",
+                "zone {zone} has {orders} counts, but line {} has {}: one of the lines is truncated",
                 shape.first_line, shape.orders
             ));
         }
@@ -209,7 +209,7 @@ impl ReportBuilder {
         };
         match self.geometry {
             Some(shape) if shape.page_size != page_size => fail(format!(
-                "zone {zone} has pages of {size_kib} kB, line {} has pages of {} kB",
+                "zone {zone} has pages of {size_kib} kB, but line {} has pages of {} kB",
                 shape.first_line,
                 shape.page_size.bytes() >> 10
             )),
@@ -236,7 +236,7 @@ impl ZoneRow {
     fn parse(line: u64, zone: &str, blocks: &[u8]) -> Result<ZoneRow, ParseError> {
         let fail = |word: &[u8]| {
             let problem =
-                format!("zone {zone}: `{}` is not a count of blocks (such as 71*4kB)", to_printable(word));
+                format!("zone {zone}: `{}` is not a block count (such as 71*4kB)", to_printable(word));
             Err(ParseError::at_line(FORMAT, line, problem))
         };
         let mut row = ZoneRow { cells: Vec::new(), total_kib: None };
@@ -281,7 +281,7 @@ impl ZoneRow {
         match self.total_kib {
             None => fail(format!("zone {zone} has no total: the line is truncated or wrapped")),
             Some(total) if u128::from(total) != sum_kib => fail(format!(
-                "zone {zone}: the blocks add up to {sum_kib} kB, the printed total is {total} kB"
+                "zone {zone}: the blocks add up to {sum_kib} kB, but the printed total is {total} kB"
             )),
             Some(_) => Ok(()),
         }

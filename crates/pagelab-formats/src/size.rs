@@ -27,7 +27,11 @@ pub fn parse_hexadecimal(text: &[u8]) -> Result<Bytes, ParseError> {
     let word = text.trim_ascii();
     let digits = std::str::from_utf8(word).ok().filter(|digits| !digits.starts_with('+'));
     digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()).map(Bytes).ok_or_else(|| {
-        one_line_error("hexadecimal size", text, format!("`{}` is not hexadecimal", to_printable(word)))
+        one_line_error(
+            "hexadecimal size",
+            text,
+            format!("`{}` is not a hexadecimal number", to_printable(word)),
+        )
     })
 }
 
@@ -45,7 +49,7 @@ pub fn parse_uptime(text: &[u8]) -> Result<u64, ParseError> {
         one_line_error(
             "uptime",
             text,
-            format!("`{}` is not seconds with two decimals, twice", to_printable(word)),
+            format!("expected two times in seconds with two decimals, found `{}`", to_printable(word)),
         )
     })
 }
@@ -76,12 +80,12 @@ mod tests {
         );
         check(
             parse_hexadecimal(b"0x10").unwrap_err(),
-            "f:1: `0x10` is not hexadecimal (read as hexadecimal size)",
+            "f:1: `0x10` is not a hexadecimal number (read as hexadecimal size)",
         );
-        check(parse_uptime(b"").unwrap_err(), "f: it is empty (read as uptime)");
+        check(parse_uptime(b"").unwrap_err(), "f: empty file (read as uptime)");
         check(
             parse_uptime(b"1.5").unwrap_err(),
-            "f:1: `1.5` is not seconds with two decimals, twice (read as uptime)",
+            "f:1: expected two times in seconds with two decimals, found `1.5` (read as uptime)",
         );
     }
 }

@@ -19,10 +19,10 @@ const FORMAT: &str = "slabinfo";
 pub fn parse(text: &[u8]) -> Result<Vec<SlabCache>, ParseError> {
     let mut lines = lines(text);
     let Some((_, head)) = lines.next() else {
-        return Err(ParseError::for_input(FORMAT, "no line in it"));
+        return Err(ParseError::for_input(FORMAT, "empty file"));
     };
     if !head.starts_with(b"slabinfo - version: 2.") {
-        let problem = format!("`{}` is not `slabinfo - version: 2.1`", to_printable(head));
+        let problem = format!("expected `slabinfo - version: 2.1`, found `{}`", to_printable(head));
         return Err(ParseError::at_line(FORMAT, 1, problem));
     }
     let mut caches = Vec::new();
@@ -41,10 +41,12 @@ pub fn parse(text: &[u8]) -> Result<Vec<SlabCache>, ParseError> {
 /// One cache. Its name may contain blanks: it is the text before the last five numbers before `: tunables`.
 fn parse_line(line_number: u64, line: &[u8]) -> Result<SlabCache, ParseError> {
     let fail = |problem: String| ParseError::at_line(FORMAT, line_number, problem);
-    let (front, back) = split_around(line, b" : tunables ")
-        .ok_or_else(|| fail(format!("`{}` has no `: tunables`: it is truncated", to_printable(line))))?;
-    let (_, slabs) = split_around(back, b" : slabdata ")
-        .ok_or_else(|| fail(format!("`{}` has no `: slabdata`: it is truncated", to_printable(line))))?;
+    let (front, back) = split_around(line, b" : tunables ").ok_or_else(|| {
+        fail(format!("`{}` has no `: tunables`: the line is truncated", to_printable(line)))
+    })?;
+    let (_, slabs) = split_around(back, b" : slabdata ").ok_or_else(|| {
+        fail(format!("`{}` has no `: slabdata`: the line is truncated", to_printable(line)))
+    })?;
     let slabs = words(slabs)
         .nth(1)
         .and_then(parse_number)
@@ -104,18 +106,18 @@ mod tests {
 
     #[test]
     fn bad_lines_are_named() {
-        assert_eq!(parse(b"").unwrap_err().message_in_file("f"), "f: no line in it (read as slabinfo)");
+        assert_eq!(parse(b"").unwrap_err().message_in_file("f"), "f: empty file (read as slabinfo)");
         assert_eq!(
             parse(b"slabinfo - version: 1.1\n").unwrap_err().message_in_file("f"),
-            "f:1: `slabinfo - version: 1.1` is not `slabinfo - version: 2.1` (read as slabinfo)"
+            "f:1: expected `slabinfo - version: 2.1`, found `slabinfo - version: 1.1` (read as slabinfo)"
         );
         let cut = |end: &str| DENTRY[..DENTRY.find(end).unwrap_or_default()].to_owned();
         for (lines, expect) in [
-            ("dentry 1 2\n".to_owned(), "`dentry 1 2` has no `: tunables`: it is truncated"),
+            ("dentry 1 2\n".to_owned(), "`dentry 1 2` has no `: tunables`: the line is truncated"),
             (
                 cut(" : slabdata"),
                 "`dentry 4242   4263    192   21    2 : tunables    0    0    …` has no `: slabdata`: \
-                 it is truncated",
+                 the line is truncated",
             ),
             (cut("   203"), "the second number after `: slabdata` is missing"),
             (DENTRY.replace("192", "-192"), "`-192` is not a number"),

@@ -41,18 +41,18 @@ pub fn parse(text: &[u8]) -> Result<Vec<Mapping>, ParseError> {
             }
             finish_mapping(number, mappings.last_mut(), &mut fields)?;
             if is_rollup_head(line) {
-                let problem = format!("`{}` is the header of smaps_rollup", to_printable(line));
+                let problem = format!("`{}` is a smaps_rollup header", to_printable(line));
                 return Err(ParseError::at_line(SMAPS, number, problem));
             }
             mappings.push(parse_head(number, line)?);
         } else if let Some(mapping) = mappings.last_mut() {
             strings += parse_field_line(number, line, mapping, &mut fields)?;
             if strings > STRINGS_MAX {
-                let problem = format!("more than {STRINGS_MAX} flags and unknown labels");
+                let problem = format!("more than {STRINGS_MAX} flags and unknown fields");
                 return Err(ParseError::at_line(SMAPS, number, problem));
             }
         } else {
-            let problem = format!("`{}` is before the first mapping", to_printable(line));
+            let problem = format!("`{}` precedes the first mapping", to_printable(line));
             return Err(ParseError::at_line(SMAPS, number, problem));
         }
     }
@@ -74,7 +74,7 @@ pub fn parse_rollup(text: &[u8]) -> Result<SmapsRollup, ParseError> {
             if is_rollup_head(line) {
                 continue;
             }
-            let problem = format!("`{}` is not `RANGE … [rollup]`", to_printable(line));
+            let problem = format!("expected `RANGE … [rollup]`, found `{}`", to_printable(line));
             return Err(ParseError::at_line(ROLLUP, number, problem));
         }
         if fields.len() + other_fields.len() == RECORDS_MAX {
@@ -86,7 +86,7 @@ pub fn parse_rollup(text: &[u8]) -> Result<SmapsRollup, ParseError> {
         }
     }
     if fields.len() == 0 {
-        return Err(ParseError::for_input(ROLLUP, "no amount in it"));
+        return Err(ParseError::for_input(ROLLUP, "no sizes found"));
     }
     Ok(SmapsRollup { fields_kib: fields.finish(), other: other_fields })
 }
@@ -104,8 +104,7 @@ fn finish_mapping(
 ) -> Result<(), ParseError> {
     let Some(last) = last else { return Ok(()) };
     if fields.len() == 0 {
-        let problem =
-            format!("mapping {:x}-{:x} has no amounts: its lines are truncated", last.start, last.end);
+        let problem = format!("mapping {:x}-{:x} has no sizes: the file is truncated", last.start, last.end);
         return Err(ParseError::at_line(SMAPS, line_number - 1, problem));
     }
     last.fields_kib = std::mem::replace(fields, CounterBuilder::new()).finish();
@@ -115,7 +114,8 @@ fn finish_mapping(
 
 fn parse_head(line_number: u64, line: &[u8]) -> Result<Mapping, ParseError> {
     let fail = || {
-        let problem = format!("`{}` is not `start-end rwxp offset device inode name`", to_printable(line));
+        let problem =
+            format!("expected `start-end rwxp offset device inode name`, found `{}`", to_printable(line));
         ParseError::at_line(SMAPS, line_number, problem)
     };
     let (start, end) = parse_range(line).ok_or_else(fail)?;
@@ -157,12 +157,12 @@ fn parse_field_line(
 ) -> Result<usize, ParseError> {
     let fail = |what: &str| ParseError::at_line(SMAPS, line_number, format!("more than {FIELDS_MAX} {what}"));
     match parse_field(SMAPS, line_number, line)? {
-        SmapsField::Kib(..) if fields.len() == FIELDS_MAX => return Err(fail("amounts of one mapping")),
+        SmapsField::Kib(..) if fields.len() == FIELDS_MAX => return Err(fail("sizes in one mapping")),
         SmapsField::Kib(label, value) => fields.push(label, value),
         SmapsField::Other("VmFlags", flags) => {
             of.vm_flags = flags.split_whitespace().take(FIELDS_MAX + 1).map(str::to_owned).collect();
             if of.vm_flags.len() > FIELDS_MAX {
-                return Err(fail("flags of one mapping"));
+                return Err(fail("flags in one mapping"));
             }
             return Ok(of.vm_flags.len());
         }
@@ -193,7 +193,7 @@ fn parse_field<'a>(
     let fail = |problem: String| ParseError::at_line(format, line_number, problem);
     let (label, rest) = split_label(line)
         .filter(|_| is_field(line))
-        .ok_or_else(|| fail(format!("`{}` is not `Label: number kB`", to_printable(line))))?;
+        .ok_or_else(|| fail(format!("expected `Label: number kB`, found `{}`", to_printable(line))))?;
     let label = parse_name(format, line_number, label)?;
     let mut parts = words(rest);
     match (parts.next(), parts.next(), parts.next()) {
@@ -242,15 +242,15 @@ mod tests {
     fn a_process_without_memory_has_no_mappings_and_no_rollup() {
         assert_eq!(parse(b"").unwrap(), []);
         let message = parse_rollup(b"").unwrap_err().message_in_file("f");
-        assert_eq!(message, "f: no amount in it (read as smaps_rollup)");
+        assert_eq!(message, "f: no sizes found (read as smaps_rollup)");
     }
 
     #[test]
     fn a_mapping_of_endless_amounts_or_flags_is_refused() {
         let amounts = format!("{HEAD}\n{}", "Rss: 0 kB\n".repeat(FIELDS_MAX + 1));
-        assert_eq!(error(&amounts), "f:66: more than 64 amounts of one mapping (read as smaps)");
+        assert_eq!(error(&amounts), "f:66: more than 64 sizes in one mapping (read as smaps)");
         let flags = format!("{HEAD}\nVmFlags: {}", "rd ".repeat(1 << 20));
-        assert_eq!(error(&flags), "f:2: more than 64 flags of one mapping (read as smaps)");
+        assert_eq!(error(&flags), "f:2: more than 64 flags in one mapping (read as smaps)");
     }
 
     #[test]
@@ -262,20 +262,20 @@ mod tests {
         assert_eq!(rollup.other, [("THPshare".to_owned(), "half of it".to_owned())]);
         assert_eq!(
             parse_rollup(format!("{text}{text}").as_bytes()).unwrap_err().message_in_file("f"),
-            "f:5: `557d99862000-7ffe241ae000 ---p 00000000 00:00 0             …` is not `Label: number kB` \
-             (read as smaps_rollup)"
+            "f:5: expected `Label: number kB`, found \
+             `557d99862000-7ffe241ae000 ---p 00000000 00:00 0             …` (read as smaps_rollup)"
         );
     }
 
     #[test]
     fn bad_lines_are_named() {
-        let cut = "has no amounts: its lines are truncated (read as smaps)";
+        let cut = "has no sizes: the file is truncated (read as smaps)";
         assert_eq!(error(HEAD), format!("f:1: mapping 564a0e427000-564a0e429000 {cut}"));
         assert_eq!(
             error(&format!("{HEAD}\n{ANON}\n{FIELDS}")),
             format!("f:1: mapping 564a0e427000-564a0e429000 {cut}")
         );
-        assert_eq!(error("Rss: 8 kB"), "f:1: `Rss: 8 kB` is before the first mapping (read as smaps)");
+        assert_eq!(error("Rss: 8 kB"), "f:1: `Rss: 8 kB` precedes the first mapping (read as smaps)");
         assert_eq!(error(&format!("{HEAD}\nRss: x kB\n")), "f:2: `x` is not a number (read as smaps)");
         for line in [
             "garbage",
@@ -288,8 +288,8 @@ mod tests {
             "1000- r--p 0 0:0 0",
             "10000000000000000-10000000000000001 r--p 0 0:0 0",
         ] {
-            let expect = "is not `start-end rwxp offset device inode name` (read as smaps)";
-            let expect = format!("f:7: `{line}` {expect}");
+            let expect = "expected `start-end rwxp offset device inode name`, found";
+            let expect = format!("f:7: {expect} `{line}` (read as smaps)");
             assert_eq!(error(&format!("{HEAD}\n{FIELDS}{line}\n\n")), expect);
         }
     }

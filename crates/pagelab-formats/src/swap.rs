@@ -17,11 +17,13 @@ pub fn parse(text: &[u8]) -> Result<Vec<SwapArea>, ParseError> {
     match lines.next() {
         Some((_, header)) if header.starts_with(b"Filename") => {}
         Some((at, other)) => {
-            let problem =
-                format!("`{}` is not the header `Filename Type Size Used Priority`", to_printable(other));
+            let problem = format!(
+                "expected the header `Filename Type Size Used Priority`, found `{}`",
+                to_printable(other)
+            );
             return Err(ParseError::at_line(FORMAT, at, problem));
         }
-        None => return Err(ParseError::for_input(FORMAT, "empty, not even a header")),
+        None => return Err(ParseError::for_input(FORMAT, "empty file: the header is missing")),
     }
     let filled = lines.filter(|(_, line)| !line.trim_ascii().is_empty());
     collect_at_most(FORMAT, AREAS_MAX, filled.map(|(at, line)| parse_area(at, line)))
@@ -38,7 +40,7 @@ fn parse_area(line_number: u64, line: &[u8]) -> Result<SwapArea, ParseError> {
     let amount = |what: &str, word: &[u8]| {
         parse_number(word)
             .map(Bytes::from_kib)
-            .ok_or_else(|| fail(format!("{what} `{}` is not a number of kB", to_printable(word))))
+            .ok_or_else(|| fail(format!("{what} `{}` is not a size in kB", to_printable(word))))
     };
     Ok(SwapArea {
         name: unescape(name),
@@ -100,13 +102,13 @@ mod tests {
     #[test]
     fn bad_lines_are_named() {
         let cases = [
-            (String::new(), "f: empty, not even a header (read as swaps)"),
+            (String::new(), "f: empty file: the header is missing (read as swaps)"),
             (
                 "x\n".to_owned(),
-                "f:1: `x` is not the header `Filename Type Size Used Priority` (read as swaps)",
+                "f:1: expected the header `Filename Type Size Used Priority`, found `x` (read as swaps)",
             ),
             (format!("{HEADER}/s file 1 2\n"), "f:2: `/s file 1 2` has fewer than 5 fields (read as swaps)"),
-            (format!("{HEADER}/s file 1 -2 3\n"), "f:2: used `-2` is not a number of kB (read as swaps)"),
+            (format!("{HEADER}/s file 1 -2 3\n"), "f:2: used `-2` is not a size in kB (read as swaps)"),
         ];
         for (text, message) in cases {
             assert_eq!(parse(text.as_bytes()).unwrap_err().message_in_file("f"), message);

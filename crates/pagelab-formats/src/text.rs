@@ -206,7 +206,7 @@ pub(crate) fn collect_at_most<T>(
 pub(crate) fn one_line_error(format: &'static str, text: &[u8], problem: String) -> ParseError {
     match lines(text).next() {
         Some(_) => ParseError::at_line(format, 1, problem),
-        None => ParseError::for_input(format, "it is empty"),
+        None => ParseError::for_input(format, "empty file"),
     }
 }
 

@@ -56,9 +56,9 @@ impl TomlValue {
     /// Name of its type, for messages.
     pub fn kind_name(&self) -> &'static str {
         match self {
-            TomlValue::Text(_) => "a text",
+            TomlValue::Text(_) => "a string",
             TomlValue::Number(_) => "a number",
-            TomlValue::Radix { .. } => "a number that is not decimal",
+            TomlValue::Radix { .. } => "a non-decimal number",
             TomlValue::Boolean(_) => "true or false",
             TomlValue::List(_) => "a list",
             TomlValue::Table(_) => "a table",

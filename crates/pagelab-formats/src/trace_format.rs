@@ -195,7 +195,7 @@ pub fn parse(text: &[u8]) -> Result<TraceFormat, ParseError> {
             Some((b"name", word)) if name.is_none() => name = Some(to_text(word)),
             Some((b"ID", word)) if id.is_none() => {
                 let known = parse_number(word).and_then(|id| u16::try_from(id).ok());
-                let unknown = || fail(format!("`{}` is not the ID of an event", to_printable(word)));
+                let unknown = || fail(format!("`{}` is not an event ID", to_printable(word)));
                 id = Some(known.ok_or_else(unknown)?);
             }
             Some((b"format", b"")) => {}
@@ -205,14 +205,17 @@ pub fn parse(text: &[u8]) -> Result<TraceFormat, ParseError> {
                     return Err(fail(format!("more than {FIELDS_MAX} fields")));
                 }
                 fields.push(parse_field(rest).ok_or_else(|| {
-                    fail(format!("`{}` is not `TYPE NAME; offset:N; size:N; signed:0;`", to_printable(rest)))
+                    fail(format!(
+                        "expected `TYPE NAME; offset:N; size:N; signed:0;`, found `{}`",
+                        to_printable(rest)
+                    ))
                 })?);
             }
             _ => other_lines.push(to_text(line)),
         }
     }
-    let missing = |what: &str| ParseError::for_input(FORMAT, format!("no {what} in it"));
-    let (Some(name), Some(id)) = (name, id) else { return Err(missing("`name:` and `ID:`")) };
+    let missing = |what: &str| ParseError::for_input(FORMAT, format!("no {what} found"));
+    let (Some(name), Some(id)) = (name, id) else { return Err(missing("`name:` or `ID:`")) };
     Ok(TraceFormat { name, id, fields, print_fmt: print_fmt.unwrap_or_default(), other: other_lines })
 }
 
@@ -334,11 +337,11 @@ mod tests {
     #[test]
     fn bad_lines_are_named() {
         let error = |text: &str| parse(text.as_bytes()).unwrap_err().message_in_file("f");
-        assert_eq!(error(""), "f: no `name:` and `ID:` in it (read as trace event format)");
-        assert!(error("name: a\nID: 65536\n").starts_with("f:2: `65536` is not the ID of an event"));
+        assert_eq!(error(""), "f: no `name:` or `ID:` found (read as trace event format)");
+        assert!(error("name: a\nID: 65536\n").starts_with("f:2: `65536` is not an event ID"));
         for field in ["int a; offset:1;", "int a; offset:65535; size:2;", "; offset:1; size:1;", "int a[; "] {
             let text = format!("name: a\nID: 1\nfield:{field}\n");
-            assert!(error(&text).starts_with("f:3: `"), "{field}");
+            assert!(error(&text).starts_with("f:3: "), "{field}");
         }
         let many = "field:int a; offset:0; size:4;\n".repeat(513);
         assert!(error(&many).contains("513: more than 512 fields"));

@@ -22,15 +22,15 @@ pub fn parse_counters(text: &[u8]) -> Result<Counters, ParseError> {
     let mut counters = CounterBuilder::new();
     for (number, line) in filled_lines(text) {
         let fail = |problem: String| ParseError::at_line(FORMAT, number, problem);
-        let (first, value) =
-            split_line(line).ok_or_else(|| fail(format!("`{}` is not `name number`", to_printable(line))))?;
+        let (first, value) = split_line(line)
+            .ok_or_else(|| fail(format!("expected `name number`, found `{}`", to_printable(line))))?;
         if counters.len() == RECORDS_MAX {
             return Err(fail(format!("more than {RECORDS_MAX} counters")));
         }
         counters.push(if first.is_empty() { "" } else { parse_name(FORMAT, number, first)? }, value);
     }
     if counters.len() == 0 {
-        return Err(ParseError::for_input(FORMAT, "no counter in it"));
+        return Err(ParseError::for_input(FORMAT, "no counters found"));
     }
     Ok(counters.finish())
 }
@@ -40,7 +40,7 @@ pub fn parse_counters(text: &[u8]) -> Result<Counters, ParseError> {
 pub fn parse(text: &[u8]) -> Result<Counters, ParseError> {
     let counters = parse_counters(text)?;
     if IDENTITIES.iter().all(|name| counters.get(name).is_none()) {
-        let problem = format!("neither `{}` nor `{}`: it is another file", IDENTITIES[0], IDENTITIES[1]);
+        let problem = format!("not a vmstat file: no `{}` or `{}`", IDENTITIES[0], IDENTITIES[1]);
         return Err(ParseError::for_input(FORMAT, problem));
     }
     Ok(counters)
@@ -110,11 +110,11 @@ mod tests {
 
     #[test]
     fn bad_lines_are_named() {
-        let other = "f: neither `nr_free_pages` nor `nr_dirty`: it is another file (read as vmstat)";
+        let other = "f: not a vmstat file: no `nr_free_pages` or `nr_dirty` (read as vmstat)";
         assert_eq!(error(b"anon 40\npgfault 6\n"), other);
-        assert_eq!(error(b"\n"), "f: no counter in it (read as vmstat)");
+        assert_eq!(error(b"\n"), "f: no counters found (read as vmstat)");
         for line in ["pgfault", "pgfault x", "pgfault 1 2", "pgfault 99999999999999999999", "pgfault 0x1"] {
-            let expect = format!("f:2: `{line}` is not `name number` (read as vmstat)");
+            let expect = format!("f:2: expected `name number`, found `{line}` (read as vmstat)");
             assert_eq!(error(format!("a 1\n{line}\n").as_bytes()), expect);
         }
         assert_eq!(error(b"a\0b 1\n"), "f:1: `a\\0b` is not a name (read as vmstat)");

@@ -45,7 +45,7 @@ pub fn parse(text: &[u8]) -> Result<Zoneinfo, ParseError> {
     }
     reader.close_zone();
     if reader.info.zones.is_empty() {
-        return Err(ParseError::for_input(FORMAT, "no zone in it"));
+        return Err(ParseError::for_input(FORMAT, "no zones found"));
     }
     Ok(reader.info)
 }
@@ -68,20 +68,21 @@ impl Parser {
             return Err(fail(format!("more than {RECORDS_MAX} lines")));
         }
         if line.trim_ascii_start().starts_with(b"Node") {
-            let (node, zone) = parse_node(line)
-                .ok_or_else(|| fail(format!("`{}` is not `Node N, zone NAME`", to_printable(line))))?;
+            let (node, zone) = parse_node(line).ok_or_else(|| {
+                fail(format!("expected `Node N, zone NAME`, found `{}`", to_printable(line)))
+            })?;
             let zone = zone.trim_ascii();
             if zone.iter().any(u8::is_ascii_whitespace) {
                 // A row of buddyinfo, or of a table of pagetypeinfo.
                 return Err(fail(format!(
-                    "`{}` has more than a zone: it is not zoneinfo",
+                    "`{}` has text after the zone name: not a zoneinfo file",
                     to_printable(line)
                 )));
             }
             return self.open_zone(line_number, node, parse_name(FORMAT, line_number, zone)?);
         }
         let (Some(zone), Some(stats)) = (self.info.zones.last_mut(), &mut self.zone_counters) else {
-            return Err(fail(format!("`{}` is before the first zone", to_printable(line))));
+            return Err(fail(format!("`{}` precedes the first zone", to_printable(line))));
         };
         let mut parts = words(line);
         match (parts.next(), parts.next()) {
@@ -114,7 +115,7 @@ impl Parser {
         self.close_zone();
         let key = ZoneKey { node, zone: zone.to_owned() };
         if self.info.zones.iter().any(|known| known.key == key) {
-            return fail(format!("node {}, zone {zone} is given twice", node.0));
+            return fail(format!("duplicate entry for node {}, zone {zone}", node.0));
         }
         if self.info.zones.len() == BuddyInfo::ZONES_MAX {
             return fail(format!("more than {} zones", BuddyInfo::ZONES_MAX));
@@ -142,7 +143,7 @@ fn close_node(nodes: &mut Vec<NodeStats>, node: NodeId, stats: &mut Option<Count
 }
 
 fn not_a_count_error(line: &[u8]) -> String {
-    format!("`{}` is not a name and a number", to_printable(line))
+    format!("expected a name and a number, found `{}`", to_printable(line))
 }
 
 fn parse_pages(word: Option<&[u8]>) -> Option<Pages> {
@@ -361,18 +362,15 @@ Node 1, zone   Normal
 
     #[test]
     fn bad_lines_are_named() {
-        assert_eq!(error("\n"), "f: no zone in it");
+        assert_eq!(error("\n"), "f: no zones found");
         let changed = |from: &str, to: &str| error(&NEW.replacen(from, to, 1));
-        assert_eq!(
-            changed("Node 0, zone      DMA\n", ""),
-            "f:1: `  per-node stats` is before the first zone"
-        );
+        assert_eq!(changed("Node 0, zone      DMA\n", ""), "f:1: `  per-node stats` precedes the first zone");
         assert_eq!(
             changed("Node 0, zone", "Node 0 zone"),
-            "f:1: `Node 0 zone      DMA` is not `Node N, zone NAME`"
+            "f:1: expected `Node N, zone NAME`, found `Node 0 zone      DMA`"
         );
-        assert_eq!(changed("      DMA", ""), "f:1: `Node 0, zone` is not `Node N, zone NAME`");
-        assert_eq!(changed("zone  Movable", "zone      DMA"), "f:32: node 0, zone DMA is given twice");
+        assert_eq!(changed("      DMA", ""), "f:1: expected `Node N, zone NAME`, found `Node 0, zone`");
+        assert_eq!(changed("zone  Movable", "zone      DMA"), "f:32: duplicate entry for node 0, zone DMA");
         for (line, to) in [
             (3, "nr_inactive_anon"),
             (3, "nr_inactive_anon x"),
@@ -391,7 +389,10 @@ Node 1, zone   Normal
         ] {
             let mut lines: Vec<&str> = NEW.lines().collect();
             lines[line - 1] = to;
-            assert_eq!(error(&lines.join("\n")), format!("f:{line}: `{to}` is not a name and a number"));
+            assert_eq!(
+                error(&lines.join("\n")),
+                format!("f:{line}: expected a name and a number, found `{to}`")
+            );
         }
     }
 

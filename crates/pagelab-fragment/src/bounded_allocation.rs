@@ -224,7 +224,7 @@ pub fn check_size(size: Bytes, facts: &FragmentInputs) -> Result<(), Failure> {
     }
     let (requested, total) = (format_bytes(size).replace(' ', ""), format_bytes(facts.mem_total));
     Err(usage_error(&format!(
-        "--size {requested} is more than the {total} of this machine, which is allowed in a guest only.\n  \
+        "--size {requested} exceeds the {total} of this machine, which is allowed only in a guest.\n  \
          use --size 100% or less, or: \
          pagelab guest run -- fragment random --size {requested} -- pagelab frag"
     )))

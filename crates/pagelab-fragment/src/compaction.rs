@@ -63,8 +63,8 @@ impl CompactionRequest {
             CompactionMethod::Requests | CompactionMethod::Both => "",
         };
         actions.push(format!(
-            "{condition}allocate huge pages by faults and MADV_COLLAPSE, at most {} for at most {}, keep \
-             {} available, and release all; THP settings change during the run",
+            "{condition}allocate huge pages by page faults and MADV_COLLAPSE (at most {}, for at most {}, \
+             leaving {} available), then release them all; THP settings are changed during the run",
             format_bytes(available_room(root)),
             format_duration(self.time_limit_ns),
             format_bytes(Reserve::read(root).0)

@@ -36,7 +36,7 @@ pub fn allocate_at_each_step(snapshot: &Snapshot, forecast: &Forecast) -> Result
     let size = snapshot.machine.page_size.block_bytes(predicted.order);
     match predicted.method {
         AllocationMethod::Contig => {
-            let why = "only the kernel can allocate contiguous memory of other sizes (drivers, CMA)";
+            let why = "contiguous memory can be allocated only inside the kernel (drivers, CMA)";
             return Err(cannot_verify(why).hint("use --how thp or hugetlb"));
         }
         AllocationMethod::Thp if predicted.order != snapshot.pmd_order => {
@@ -65,8 +65,8 @@ pub fn allocate_at_each_step(snapshot: &Snapshot, forecast: &Forecast) -> Result
     if page_reporting::read(&Reader::new(&root), request.page_size).is_some() {
         let wanted = format_bytes(Bytes(request.count.saturating_mul(request.size.0)));
         output::print_note(&format!(
-            "the host reclaims free memory: up to {wanted} is touched and released before each step, so that \
-             latencies are the guest kernel's"
+            "the host reclaims free memory: up to {wanted} is touched and released before each step, so \
+             that latencies are those of the guest kernel"
         ));
     }
     let got = match predicted.method {
@@ -108,7 +108,7 @@ fn allocate_hugetlb(
     request: ThpRequest,
 ) -> Result<Vec<StepResult>, Failure> {
     let node = forecast.request.node;
-    let why = "the kernel compacts and reclaims for a pool by itself";
+    let why = "to grow a pool, the kernel always compacts and reclaims";
     let absence = Absence::new("hugetlb", AbsenceReason::Undefined, why);
     let mut outcomes = vec![StepResult { step: ReclaimStep::Nothing, outcome: Err(absence) }];
     for step in [ReclaimStep::Compaction, ReclaimStep::DropCache] {
@@ -174,7 +174,7 @@ fn describe_pool_growth(allocated: u64, requested: u64, wanted: u64) -> &'static
     match (allocated >= requested, requested >= wanted) {
         (true, true) => StopReason::AllAllocated.describe(),
         (true, false) => StopReason::ReserveReached.describe(),
-        (false, _) => "the kernel found no more, by compaction and reclaim",
+        (false, _) => "the kernel could not free more by compaction and reclaim",
     }
 }
 
@@ -186,6 +186,6 @@ mod tests {
     fn a_pool_that_grew_by_less_says_why() {
         assert_eq!(describe_pool_growth(300, 300, 300), "all requested pages were allocated");
         assert_eq!(describe_pool_growth(250, 250, 300), "more would have exceeded the reserve");
-        assert!(describe_pool_growth(240, 250, 300).starts_with("the kernel found no more"));
+        assert!(describe_pool_growth(240, 250, 300).starts_with("the kernel could not free more"));
     }
 }

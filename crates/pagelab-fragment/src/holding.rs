@@ -54,7 +54,7 @@ impl HoldPhase<'_> {
     /// Starts the command, if there is one, with the previous cgroup and OOM score of this process.
     fn start_command(&self) -> Result<Option<Child>, Failure> {
         let Some((program, arguments)) = self.command.split_first() else {
-            output::warn("holding; Ctrl-C releases it");
+            output::warn("holding the memory; Ctrl-C releases it");
             return Ok(None);
         };
         let mut command = Command::new(program);

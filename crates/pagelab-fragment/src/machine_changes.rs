@@ -49,7 +49,7 @@ impl MachineChanges {
             Ok(guard) => guard,
             Err(error) if must => return Err(error.into()),
             Err(error) => {
-                output::warn(&format!("note: no separate limit: {error}"));
+                output::warn(&format!("note: running without a cgroup memory limit: {error}"));
                 return Ok(MachineChanges { guard: None, group: None });
             }
         };
@@ -62,8 +62,9 @@ impl MachineChanges {
         }
         let held_max = request.held_max.0;
         let limit = Bytes(held_max.saturating_add(held_max / 8 + LIMIT_MARGIN_BYTES));
-        let group = create_cgroup(&guard, limit)
-            .inspect_err(|error| output::warn(&format!("note: no separate limit: {error}")));
+        let group = create_cgroup(&guard, limit).inspect_err(|error| {
+            output::warn(&format!("note: running without a cgroup memory limit: {error}"));
+        });
         Ok(MachineChanges { guard: Some(guard), group: group.ok() })
     }
 

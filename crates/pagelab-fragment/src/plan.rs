@@ -44,7 +44,7 @@ impl FragmentRunPlan {
     /// All checks, and all defaults.
     pub fn resolve(args: &FragmentOptions, snapshot: &Snapshot) -> Result<FragmentRunPlan, Failure> {
         let target = args.target.ok_or_else(|| {
-            usage_error("--target is missing; expected the F_u to reach, 0 to 1, for example --target 0.8")
+            usage_error("no target given: add --target F_U, 0 to 1, for example --target 0.8")
         })?;
         let mut facts = FragmentInputs::from_snapshot(snapshot, args.node.map(NodeId))?;
         let order = resolve_order(args, &facts)?;
@@ -166,8 +166,8 @@ fn below_reserve_failure(
 ) -> Failure {
     let of = |units: u64| Bytes(units.saturating_mul(facts.unit_size().0));
     usage_error(&format!(
-        "--size {} exceeds the available memory less the reserve of {}: without huge pages all of it is held \
-         at once, and {} is available; hint: use at most --size {}, or a smaller --reserve",
+        "--size {} exceeds the available memory less the reserve of {}: without huge pages, all of it is \
+         held at once, and {} is available; hint: use at most --size {}, or a smaller --reserve",
         format_argument(of(requested_units)),
         format_bytes(reserve.0),
         format_bytes(facts.mem_available),
@@ -204,7 +204,7 @@ impl UnreachableTarget<'_> {
             TargetError::AboveReach { unusable_max: most } => {
                 let with = match self.requested_units {
                     Some(units) => format!(" with {} of memory", self.memory_share(units)),
-                    None => " here now".to_owned(),
+                    None => " on this machine now".to_owned(),
                 };
                 let suitable_blocks =
                     u64::try_from(areas.blocks_suitable(self.layout.unit_order)).unwrap_or(u64::MAX);
@@ -212,11 +212,11 @@ impl UnreachableTarget<'_> {
                 let reason =
                     if self.requested_units.is_some_and(|units| units < self.room_units.min(suitable_blocks))
                     {
-                        "free memory outside is not fragmented"
+                        "free memory beyond --size stays unfragmented"
                     } else if self.room_units < suitable_blocks {
                         "more would exceed the reserve"
                     } else {
-                        "then no block of this order is left in the zone, and smaller blocks stay"
+                        "then no block of this order is left in the zone, only smaller ones"
                     };
                 usage_error(&format!(
                     "cannot reach F_u({order}) = {target}{with}: the maximum is {most} ({reason}); hint: use \
@@ -258,7 +258,10 @@ fn plan_notes(
     if let Some(no) = &facts.huge_page_obstacle {
         let hint =
             if no.is_thp_mode_only { "; hint: --allow-thp sets it to madvise during the run" } else { "" };
-        notes.push(format!("without huge pages it takes several times longer: {}{hint}", no.reason));
+        notes.push(format!(
+            "huge pages are not available, so this takes several times longer: {}{hint}",
+            no.reason
+        ));
     }
     if facts.has_swap {
         notes.push("swap is enabled: kept pages that cannot be locked may be swapped out".to_owned());
@@ -272,7 +275,7 @@ fn plan_notes(
         ));
     }
     if snapshot.taken.euid.is_some_and(|euid| euid != 0) {
-        notes.push("without root, the result is verified by buddyinfo only".to_owned());
+        notes.push("without root, the result can be verified only by buddyinfo".to_owned());
     }
     notes
 }

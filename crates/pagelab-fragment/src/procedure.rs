@@ -234,9 +234,9 @@ fn pass_text(
         ));
     }
     let zone = format!("node {}, zone {}", facts.zone.node.0, facts.zone.zone);
-    lines.push(format!("  here: {zone}; golden and report: zone Normal of 62.8 GiB, published"));
+    lines.push(format!("  here: {zone}; golden and report: published, zone Normal of 62.8 GiB"));
     for compared in comparisons {
-        lines.push(format!("  shape beside {} (here and there):", compared.published.authors));
+        lines.push(format!("  shape compared with {} (here, published):", compared.published.authors));
         for check in &compared.checks {
             let answer = if check.holds { "yes" } else { "no " };
             let numbers = match check.numbers.as_str() {
@@ -259,7 +259,7 @@ fn verdict(report: &PassReport, comparisons: &[PublishedComparison]) -> String {
     }
     let one = |compared: &PublishedComparison| {
         let failed = compared.checks.iter().filter(|check| !check.holds).count();
-        format!("{} in {failed} of {}", compared.published.authors, compared.checks.len())
+        format!("{} in {failed} of {} checks", compared.published.authors, compared.checks.len())
     };
     format!("{with}: differs from {}", comparisons.iter().map(one).collect::<Vec<_>>().join(", from "))
 }

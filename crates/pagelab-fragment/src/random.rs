@@ -203,7 +203,7 @@ pub fn filled_text(
         let thps_present = format_count(u128::from(held_pages.filled.0 / plan.pmd_size.0.max(1)));
         let number = |reading: &pagelab_model::Reading<u64>| match reading {
             Ok(number) => format_count(u128::from(*number)),
-            Err(absence) => format!("not known ({})", absence.reason()),
+            Err(absence) => format!("unknown ({})", absence.reason()),
         };
         lines.push(format!(
             "  huge pages: {} of {thps_present} unsplit, {} mapped by a PMD; a page released from an unsplit \
@@ -240,7 +240,8 @@ fn print_plan(
             format_bytes(plan.walk.chunk_size)
         ),
         format!(
-            "  in each, steps of {least} to {last} pages; after each, a page is released with probability {}",
+            "  in each chunk, steps of {least} to {last} pages; after each step, a page is released with \
+             probability {}",
             plan.walk.free_probability
         ),
         format!(

@@ -247,7 +247,7 @@ impl FragmentSession<'_> {
         }
         if let Some(danger) = self.watch.backoff_reason() {
             self.fragmenter.release_all();
-            output::warn(&format!("released before the end: {danger}"));
+            output::warn(&format!("memory released early: {danger}"));
             outcome.danger = Some(danger);
             return Ok(());
         }
@@ -258,16 +258,16 @@ impl FragmentSession<'_> {
             let reached = self.reach_target()?;
             outcome.corrections += 1;
             if let LoopEnd::BackedOff(danger) = reached.end {
-                output::warn(&format!("released before the end: {danger}"));
+                output::warn(&format!("memory released early: {danger}"));
                 outcome.danger = Some(danger);
             }
         } else if (index - *index_reported).abs() > goal.tolerance {
             *index_reported = index;
             output::warn(&format!(
-                "F_u({}) is {} now: compaction or other programs changed it{}",
+                "F_u({}) is now {}: compaction or other programs changed it{}",
                 goal.order.0,
                 format_share(index),
-                if self.args.keep_to_target { "" } else { " (--keep-to-target corrects)" }
+                if self.args.keep_to_target { "" } else { " (--keep-to-target corrects it)" }
             ));
         }
         Ok(())

@@ -109,7 +109,7 @@ pub fn print_target_outcome(report: &FragmentReport, args: &FragmentOptions) -> 
         Some(Err(absence)) => {
             format!("  not verified by pagemap: {} ({})", absence.reason(), absence.source)
         }
-        None => "  not verified by pagemap: the zone's frames are not known".to_owned(),
+        None => "  not verified by pagemap: the zone's frames are unknown".to_owned(),
     });
     lines.push(format!(
         "  first reading {}, second {}; {} of the zone's free memory changed in between",
@@ -130,8 +130,8 @@ fn outcome_text(report: &FragmentReport) -> String {
             (format_count(moved.blocks_held.into()), format_count(moved.blocks_planned.into()));
         let hint = if plan.pauses_compaction { "" } else { "\n  use --pause-compaction" };
         return format!(
-            "{to} by the free lists ({goal}), but not held: compaction migrated the kept pages, they break \
-             {blocks} of {planned} blocks{hint}"
+            "{to} according to the free lists ({goal}), but not held: compaction migrated the kept pages, \
+             which now break {blocks} of {planned} blocks{hint}"
         );
     }
     match &reached.end {
@@ -184,7 +184,7 @@ fn leftover_text(report: &FragmentReport) -> Option<String> {
     let (before, after) = (index(&report.free[0])?, index(&report.free[2])?);
     (after > before + report.plan.goal.tolerance).then(|| {
         format!(
-            "F_u({}) is {} and was {} before: programs allocated pages in the broken blocks in the meantime; \
+            "F_u({}) is {}, up from {} before: other programs have allocated pages in the broken blocks; \
              hint: pagelab compact",
             report.plan.goal.order.0,
             format_share(after),
@@ -214,7 +214,7 @@ fn allocation_text(report: &FragmentReport) -> Option<String> {
         })
     };
     let phases: Vec<String> = PHASES.iter().zip(&report.thp_counts).filter_map(phase_line).collect();
-    let text = || format!("huge pages of {size} that could be allocated: {}", phases.join(", "));
+    let text = || format!("allocatable huge pages of {size}: {}", phases.join(", "));
     (!phases.is_empty()).then(text)
 }
 

@@ -96,7 +96,7 @@ fn pollution_lines(polluted: &PollutedMemory, request: &PollutionRequest) -> Vec
     for part in &polluted.flavours {
         let stopped = part.stop_reason.as_ref().map(|why| format!("; stopped: {why}")).unwrap_or_default();
         lines.push(format!(
-            "  {:<10} {} pages kept of {}{stopped}",
+            "  {:<10} {} of {} pages kept{stopped}",
             part.flavour.name(),
             format_count(part.pages_kept.into()),
             format_count(part.pages_allocated.into())
@@ -115,12 +115,13 @@ fn pollution_lines(polluted: &PollutedMemory, request: &PollutionRequest) -> Vec
                 })
                 .collect();
             let classes = if classes.is_empty() { "none".to_owned() } else { classes.join(", ") };
-            let sample = if before.is_complete && after.is_complete { "" } else { ", by a sample" };
+            let sample =
+                if before.is_complete && after.is_complete { "" } else { ", estimated from a sample" };
             let all = format_count(after.blocks_total.into());
-            lines.push(format!("  of {all} pageblocks{sample}, additional ones hold: {classes}"));
+            lines.push(format!("  of {all} pageblocks{sample}, more now hold: {classes}"));
             let newly_polluted = after.polluted.saturating_sub(before.polluted);
             lines.push(format!(
-                "  polluted pageblocks, as counted by `pagelab can`: {} → {}, {} more",
+                "  polluted pageblocks, counted as in `pagelab can`: {} → {}, {} more",
                 format_count(before.polluted.into()),
                 format_count(after.polluted.into()),
                 format_count(newly_polluted.into())
@@ -128,7 +129,7 @@ fn pollution_lines(polluted: &PollutedMemory, request: &PollutionRequest) -> Vec
             if newly_polluted < request.blocks {
                 lines.push(
                     "  fewer than requested: some pageblocks hold several of these pages, and some were \
-                     polluted before"
+                     already polluted"
                         .to_owned(),
                 );
             }
@@ -233,20 +234,20 @@ fn print_plan(
     }
     let mut lines = plan_lines(request, facts);
     let (available, kept) = (format_bytes(facts.mem_available), format_bytes(reserve.0));
-    lines.push(format!("  {available} are available, {kept} stay in reserve"));
+    lines.push(format!("  {available} is available, {kept} stays in reserve"));
     phase_output::print_lines(lines.iter(), false)
 }
 
 /// Describes the plan and its limits, for a dry run.
 pub fn plan_lines(request: &PollutionRequest, facts: &FragmentInputs) -> Vec<String> {
     let mut lines = vec![format!(
-        "would pollute {} pageblocks with unmovable pages; needs {} temporarily",
+        "would pollute {} pageblocks with unmovable pages; temporarily needs {}",
         format_count(request.blocks.into()),
         format_bytes(transient_bytes(request, facts))
     )];
     let limits = check_limits(&Root::live(), request, facts.page_size);
     lines.extend(limits.iter().map(|limit| {
-        let short = if limit.is_exceeded() { ": too little" } else { "" };
+        let short = if limit.is_exceeded() { ": too low" } else { "" };
         format!("  {limit}{short}")
     }));
     lines

@@ -121,12 +121,11 @@ impl GuestPlan {
         let mut names = Vec::new();
         for take in &self.output_paths {
             let Some(name) = output_name(take) else {
-                let message = format!("cannot take {take}: it has no file name for this machine");
+                let message = format!("cannot take {take}: it has no file name to store it under");
                 return Err(usage_error(message));
             };
             if names.contains(&name) {
-                let message =
-                    format!("cannot take two files with the name {name}; hint: rename one in the guest");
+                let message = format!("cannot take two files named {name}; hint: rename one in the guest");
                 return Err(usage_error(message));
             }
             names.push(name);
@@ -156,7 +155,7 @@ impl GuestPlan {
             let (bytes, needed, memory) =
                 (format_exact(Bytes(bytes)), format_exact(whole), format_argument(whole));
             return usage_error(format!(
-                "cannot give {bytes} of files: they need a guest of {needed}; hint: use --memory {memory}"
+                "cannot give {bytes} of files: they need a guest with {needed}; hint: use --memory {memory}"
             ));
         }
         Ok(())
@@ -212,8 +211,9 @@ pub fn run_guest(plan: &GuestPlan, observer: &mut dyn GuestObserver) -> Result<G
     plan.check()?;
     if std::env::consts::ARCH != GUEST_SCOPE {
         let here = std::env::consts::ARCH;
-        let message =
-            format!("cannot start a guest: guests require {GUEST_SCOPE}, and this pagelab is for {here}");
+        let message = format!(
+            "cannot start a guest: guests require {GUEST_SCOPE}, and this pagelab is built for {here}"
+        );
         return Err(Failure::new(FailureKind::NotAvailable, message));
     }
     let program = program::find_program(&plan.qemu).ok_or_else(|| {

@@ -45,17 +45,18 @@ impl GuestConfig {
         let GuestConfig { memory, cpus, nodes, .. } = *self;
         if memory < MEMORY_MIN || memory > MEMORY_MAX {
             let (least, most) = (format_exact(MEMORY_MIN), format_exact(MEMORY_MAX));
-            return Err(format!("a guest has {least} to {most} of memory, not {}", format_exact(memory)));
+            return Err(format!("--memory: expected {least} to {most}, found {}", format_exact(memory)));
         }
         if !(1..=CPUS_MAX).contains(&cpus) {
-            return Err(format!("a guest has 1 to {CPUS_MAX} CPUs, not {cpus}"));
+            return Err(format!("--cpus: expected 1 to {CPUS_MAX}, found {cpus}"));
         }
         if !(1..=NODES_MAX).contains(&nodes) {
-            return Err(format!("a guest has 1 to {NODES_MAX} nodes, not {nodes}"));
+            return Err(format!("--nodes: expected 1 to {NODES_MAX}, found {nodes}"));
         }
         if memory.0 % MEBIBYTE != 0 || memory.0 / MEBIBYTE < u64::from(nodes) * 32 {
             return Err(format!(
-                "memory is divided in whole MiB, at least 32 for each node: {} is too little for {nodes}",
+                "memory is divided evenly in whole MiB, at least 32 per node: {} is too little for {nodes} \
+                 nodes",
                 format_exact(memory)
             ));
         }
@@ -64,13 +65,13 @@ impl GuestConfig {
             {
                 let least = format_exact(DISK_MIN);
                 return Err(format!(
-                    "--{name}: expected at least {least} in sectors of 512 bytes, found {}",
+                    "--{name}: expected at least {least} and a multiple of 512 bytes, found {}",
                     format_exact(size)
                 ));
             }
         }
         if self.append.len() > APPEND_MAX || self.append.chars().any(char::is_control) {
-            return Err(format!("a kernel command line is one line of at most {APPEND_MAX} bytes"));
+            return Err(format!("--append: expected one line of at most {APPEND_MAX} bytes"));
         }
         Ok(())
     }
@@ -126,14 +127,17 @@ mod tests {
         assert_eq!(shape().check(), Ok(()));
         let mebibytes = |n: u64| Bytes(n << 20);
         for (shape, words) in [
-            (GuestConfig { memory: mebibytes(64), ..shape() }, "96 MiB to 1 TiB of memory, not 64 MiB"),
-            (GuestConfig { memory: Bytes(u64::MAX), ..shape() }, "not 18446744073709551615 bytes"),
-            (GuestConfig { cpus: 0, ..shape() }, "1 to 64 CPUs, not 0"),
-            (GuestConfig { nodes: 17, ..shape() }, "1 to 16 nodes, not 17"),
+            (
+                GuestConfig { memory: mebibytes(64), ..shape() },
+                "--memory: expected 96 MiB to 1 TiB, found 64 MiB",
+            ),
+            (GuestConfig { memory: Bytes(u64::MAX), ..shape() }, "found 18446744073709551615 bytes"),
+            (GuestConfig { cpus: 0, ..shape() }, "--cpus: expected 1 to 64, found 0"),
+            (GuestConfig { nodes: 17, ..shape() }, "--nodes: expected 1 to 16, found 17"),
             (GuestConfig { memory: mebibytes(128), nodes: 8, ..shape() }, "128 MiB is too little for 8"),
             (GuestConfig { memory: Bytes((512 << 20) + 1), ..shape() }, "536870913 bytes is too little"),
             (GuestConfig { swap: Some(Bytes(5)), ..shape() }, "--swap: expected at least 8 MiB"),
-            (GuestConfig { append: "a\nb".into(), ..shape() }, "is one line"),
+            (GuestConfig { append: "a\nb".into(), ..shape() }, "expected one line"),
         ] {
             let said = shape.check().unwrap_err();
             assert!(said.contains(words), "{said}");

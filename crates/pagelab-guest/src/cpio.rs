@@ -16,7 +16,7 @@ pub struct SizeMismatch;
 
 impl fmt::Display for SizeMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("its length differs from its size: a growing file, or a file of a virtual file system")
+        f.write_str("its contents do not match its size: it is growing, or belongs to a virtual file system")
     }
 }
 

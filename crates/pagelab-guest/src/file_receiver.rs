@@ -192,7 +192,10 @@ impl FileReceiver {
         };
         let host = self.display_path.join(&current.path);
         self.bytes_left = self.bytes_left.checked_sub(bytes.len() as u64).ok_or_else(|| {
-            ReceiveError::HostFault(format!("{}: larger than the limit; hint: --take-max", host.display()))
+            ReceiveError::HostFault(format!(
+                "{}: exceeds the size limit; hint: use a larger --take-max",
+                host.display()
+            ))
         })?;
         current
             .file

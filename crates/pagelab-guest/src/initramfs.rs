@@ -77,7 +77,7 @@ pub fn input_file_bytes(path: &Path) -> Result<u64, Failure> {
     let meta = std::fs::metadata(path).map_err(|error| read_error(path, error))?;
     if !meta.is_file() {
         let message = format!(
-            "cannot give {}: expected a regular file; hint: use an archive for several files",
+            "cannot give {}: expected a regular file; hint: pack several files into an archive",
             path.display()
         );
         return Err(Failure::new(FailureKind::BadInput, message));
@@ -100,7 +100,7 @@ fn add_input_file<W: Write>(
     given.map_err(|error| match error.get_ref().is_some_and(|e| e.is::<SizeMismatch>()) {
         true => Failure::new(
             FailureKind::BadInput,
-            format!("cannot give {}: {error}; hint: copy it, and give the copy", path.display()),
+            format!("cannot give {}: {error}; hint: copy it and give the copy", path.display()),
         ),
         false => Failure::system_error(format!("cannot give {} to the guest", path.display()), error),
     })

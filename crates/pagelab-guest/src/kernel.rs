@@ -79,7 +79,7 @@ impl GuestKernel {
         let image = if path.is_dir() { find_image(path).map_err(input_error)? } else { path.to_owned() };
         let image = fs::canonicalize(&image).map_err(unread)?;
         if image.as_os_str().to_str().is_none_or(|text| text.contains(',')) {
-            return Err(input_error("QEMU accepts no path with a comma or non-text bytes".to_owned()));
+            return Err(input_error("QEMU does not accept paths with commas or non-UTF-8 bytes".to_owned()));
         }
         let mut header = Vec::new();
         let file = File::open(&image).map_err(unread)?;
@@ -95,9 +95,9 @@ impl GuestKernel {
                     [folder.to_owned(), folder.join(&release), folder.join("lib/modules").join(&release)];
                 let found = folders.into_iter().find(has_modules_dep);
                 let why = || {
-                    let (folder, hint) = (folder.display(), "expected the directory with modules.dep");
+                    let (folder, hint) = (folder.display(), "give the directory with modules.dep");
                     let message =
-                        format!("cannot use the modules in {folder}: none of {release}; hint: {hint}");
+                        format!("cannot use the modules in {folder}: none for {release}; hint: {hint}");
                     Failure::new(FailureKind::BadInput, message)
                 };
                 Some(found.ok_or_else(why)?)
@@ -154,8 +154,8 @@ fn find_image(folder: &Path) -> Result<PathBuf, String> {
     let found = [images(&folder.join("boot")), images(folder)].concat();
     match &found[..] {
         [image] => Ok(image.clone()),
-        [] => Err("no vmlinuz in it, nor in its boot directory".to_owned()),
-        several => Err(format!("{} kernels in it; expected one", several.len())),
+        [] => Err("no vmlinuz in it or in its boot directory".to_owned()),
+        several => Err(format!("expected one kernel in it, found {}", several.len())),
     }
 }
 
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!((kernel.release.as_str(), &kernel.modules), ("6.1.7-x", &None));
         assert!(kernel.module_files(&["virtio_blk"]).unwrap_err().to_string().contains("--modules DIR"));
         assert_eq!(kernel.module_files(&[]).unwrap(), Vec::<PathBuf>::new());
-        assert!(said(&root.join("boot/vmlinuz-x"), Some(root)).contains("none of 6.1.7-x"));
+        assert!(said(&root.join("boot/vmlinuz-x"), Some(root)).contains("none for 6.1.7-x"));
         let modules = root.join("lib/modules/6.1.7-x");
         fs::create_dir_all(&modules).unwrap();
         fs::write(modules.join("modules.dep"), "a/b.ko:\n").unwrap();
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(kernel.module_files(&["b"]).unwrap().len(), 1);
         assert!(kernel.module_files(&["c"]).unwrap_err().to_string().contains("it has no c"));
         fs::write(root.join("boot/vmlinuz-y"), "no").unwrap();
-        assert!(said(root, None).contains("2 kernels in it"));
+        assert!(said(root, None).contains("expected one kernel in it, found 2"));
         assert!(said(&root.join("boot/vmlinuz-y"), None).contains("expected a Linux kernel image"));
     }
 }

@@ -33,7 +33,7 @@ pub fn set_up_kernel(
     if let Some(kernel) = cache.list_kernels().into_iter().find(matches) {
         return Ok(kernel);
     }
-    let waiting_message = "another pagelab was downloading a kernel";
+    let waiting_message = "another pagelab process was downloading a kernel";
     let lock = cache.store().lock_observed(waiting_message, REMEDY, observer)?;
     if let Some(kernel) = cache.list_kernels().into_iter().find(matches) {
         return Ok(kernel);
@@ -43,7 +43,7 @@ pub fn set_up_kernel(
         let package = fetch_kernel(partial, &record, observer)?;
         write_record(partial, &package).map_err(fetch_error)
     })?;
-    let damaged = || fetch_error(io::Error::other(format!("{}: not whole", place.display())));
+    let damaged = || fetch_error(io::Error::other(format!("{}: incomplete", place.display())));
     read_kernel(&place).ok_or_else(damaged)
 }
 
@@ -66,11 +66,11 @@ fn find_newest(selector: &str, observer: &mut dyn FetchObserver) -> Result<Packa
         }
     }
     let why = if is_package(selector) {
-        format!("cannot find the package {selector} in the lists of apt")
+        format!("cannot find package {selector} in apt's package lists")
     } else {
-        format!("cannot find a package linux-image-{selector}…-cloud-amd64 in the lists of apt")
+        format!("cannot find a linux-image-{selector}…-cloud-amd64 package in apt's package lists")
     };
-    let hint = "run `apt-get update` as root; use --kernel PATH for an existing kernel";
+    let hint = "run `apt-get update` as root, or use --kernel PATH for an existing kernel";
     Err(Failure::new(FailureKind::NotAvailable, format!("{why}; hint: {hint}")))
 }
 

@@ -110,7 +110,7 @@ impl AgentMessage {
             1 => AgentMessage::Hello(serde_json::from_slice(&payload).map_err(|e| format!("hello: {e}"))?),
             2 => AgentMessage::Note(text()),
             3 => AgentMessage::StepStarted(u32::from_le_bytes(
-                payload.try_into().map_err(|_| "a step has four bytes")?,
+                payload.try_into().map_err(|_| "a step number must have four bytes")?,
             )),
             4 => AgentMessage::Stdout(payload),
             5 => AgentMessage::Stderr(payload),
@@ -122,7 +122,7 @@ impl AgentMessage {
             11 if empty => AgentMessage::JobDone,
             12 => AgentMessage::JobFailed(text()),
             13 => AgentMessage::FileNotSent(text()),
-            kind => return Err(format!("a message of kind {kind}, which this pagelab does not know")),
+            kind => return Err(format!("unknown message kind {kind}")),
         })
     }
 }

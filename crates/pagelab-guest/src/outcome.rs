@@ -113,13 +113,13 @@ impl fmt::Display for LossReason {
         match self {
             LossReason::Panic(line) => write!(f, "its kernel panicked: {line}"),
             LossReason::OutOfMemory(line) => {
-                write!(f, "its kernel ran out of memory: {line}; hint: --memory")
+                write!(f, "its kernel ran out of memory: {line}; hint: use a larger --memory")
             }
             LossReason::PoweredOff => f.write_str("it powered off without a result"),
             LossReason::QemuRefused(code, said) => {
                 let code = code.map_or_else(String::new, |code| format!(" (exit code {code})"));
-                let said = if said.is_empty() { "it gave no reason" } else { said };
-                write!(f, "QEMU did not start it{code}: {said}")
+                let said = if said.is_empty() { "no reason given" } else { said };
+                write!(f, "QEMU could not start it{code}: {said}")
             }
             LossReason::QemuFailed(code, said) => write!(f, "QEMU exited with code {code}: {said}"),
             LossReason::QemuKilled(signal) => {
@@ -130,12 +130,12 @@ impl fmt::Display for LossReason {
                     || "no kernel messages".to_owned(),
                     |line| format!("last kernel message: {line}"),
                 );
-                write!(f, "its agent did not answer in {} s; {last}", after.as_secs())
+                write!(f, "its agent did not answer within {} s; {last}", after.as_secs())
             }
             LossReason::TimedOut(after) => {
-                write!(f, "it did not finish in {} s; hint: --timeout", after.as_secs())
+                write!(f, "it did not finish within {} s; hint: use a longer --timeout", after.as_secs())
             }
-            LossReason::ProtocolError(what) => write!(f, "its serial line was damaged: {what}"),
+            LossReason::ProtocolError(what) => write!(f, "corrupt data on its serial line: {what}"),
             LossReason::AgentError(sentence) => write!(f, "its agent failed: {sentence}"),
         }
     }

@@ -88,7 +88,7 @@ impl PacketDecoder {
         let bytes = &self.bytes[self.consumed..];
         let marked = bytes.len().min(PACKET_MARK.len());
         if bytes[..marked] != PACKET_MARK[..marked] {
-            return Err("this is not the beginning of a packet".to_owned());
+            return Err("not the start of a packet".to_owned());
         }
         let read_u32 =
             |at: usize| bytes.get(at..at + 4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]]));
@@ -101,11 +101,11 @@ impl PacketDecoder {
         }
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         if length > PAYLOAD_MAX {
-            return Err(format!("a packet of {length} bytes, the longest has {PAYLOAD_MAX}"));
+            return Err(format!("a packet of {length} bytes; the maximum is {PAYLOAD_MAX}"));
         }
         let Some(checksum) = read_u32(HEADER_BYTES + length) else { return Ok(None) };
         if checksum != crc32(&bytes[PACKET_MARK.len()..HEADER_BYTES + length]) {
-            return Err(format!("the checksum of packet {number} is wrong"));
+            return Err(format!("packet {number} has a wrong checksum"));
         }
         let packet = Packet { kind: bytes[2], payload: bytes[HEADER_BYTES..HEADER_BYTES + length].to_vec() };
         let size = HEADER_BYTES + length + TRAILER_BYTES;
@@ -176,7 +176,7 @@ mod tests {
         for (bytes, what) in [
             (encode(1, 1, b""), "packet 1 out of order; expected 0"),
             ([encode(1, 0, b""), encode(1, 0, b"")].concat(), "packet 0 out of order; expected 1"),
-            (b"[    1.2] printk".to_vec(), "not the beginning"),
+            (b"[    1.2] printk".to_vec(), "not the start of a packet"),
             (
                 [&PACKET_MARK[..], &[1, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]].concat(),
                 "a packet of 4294967295 bytes",

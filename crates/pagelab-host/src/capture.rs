@@ -146,7 +146,7 @@ impl CaptureSession<'_> {
         }
         processes::capture_cgroups(self)?;
         if self.options.with_pagetypeinfo {
-            self.capture_text(paths::PAGETYPEINFO, "no free pages by migrate type")?;
+            self.capture_text(paths::PAGETYPEINFO, "no free pages by migratetype")?;
         } else {
             self.note_not_requested(paths::PAGETYPEINFO, "capture with --with-pagetypeinfo");
         }
@@ -189,7 +189,8 @@ impl CaptureSession<'_> {
         }
         let Some((start, texts, unmoved)) = last else { return Ok(()) };
         if !unmoved {
-            let note = format!("buddyinfo changed between the index files in all {ATTEMPTS_MAX} tries");
+            let note =
+                format!("buddyinfo changed while the index files were read, in all {ATTEMPTS_MAX} attempts");
             self.manifest.notes.push(note);
         }
         let took = boottime_ns() - start;
@@ -238,7 +239,7 @@ impl CaptureSession<'_> {
             Ok(text) => {
                 let (text, altered) = match path {
                     paths::SELF_MOUNTINFO => {
-                        let kept = "only the mounts of cgroup, debugfs and hugetlbfs";
+                        let kept = "only cgroup, debugfs and hugetlbfs mounts";
                         privacy::redact_text(text, kept, privacy::redact_mounts)
                     }
                     _ => (text, None),
@@ -304,7 +305,7 @@ impl CaptureSession<'_> {
                 self.note_missing(absence, loss);
             }
             CompressionOutcome::TooLarge => {
-                let detail = "compresses to more than the limit of an archive";
+                let detail = "its compressed size exceeds the limit for archives";
                 self.note_missing(
                     Absence::new(path, AbsenceReason::Failed, detail).with_hint("capture into a directory"),
                     loss,
@@ -329,7 +330,7 @@ impl CaptureSession<'_> {
         if self.manifest.files.is_empty() {
             let way = "expected a tree with proc/ and sys/, or a directory of files copied from them";
             let message = format!(
-                "cannot capture {}: it contains no file for a capture; hint: {way}",
+                "nothing to capture in {}: none of the expected files is there; hint: {way}",
                 self.root.name()
             );
             return Err(Failure::new(FailureKind::BadInput, message));

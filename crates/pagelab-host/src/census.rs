@@ -106,8 +106,8 @@ pub fn take_census(
     if !root.is_live() {
         let too_large = |end: u64| {
             let detail = format!(
-                "the zones reach to frame {end:#x}; a saved kpageflags is read to frame \
-                 {STREAM_FRAMES_MAX:#x} and {PAGEBLOCKS_MAX} pageblocks"
+                "the zones end at frame {end:#x}; a saved kpageflags may have at most {STREAM_FRAMES_MAX:#x} \
+                 frames and {PAGEBLOCKS_MAX} pageblocks"
             );
             Absence::new(root.display_path(paths::KPAGEFLAGS), AbsenceReason::Failed, detail)
         };
@@ -183,11 +183,11 @@ fn scan_live(
 /// Hint that makes kpageflags readable.
 fn with_hint(root: &Root, absence: Absence) -> Absence {
     match absence.why {
-        AbsenceReason::NotThere => absence.with_hint("a kernel with CONFIG_PROC_PAGE_MONITOR=y"),
+        AbsenceReason::NotThere => absence.with_hint("boot a kernel built with CONFIG_PROC_PAGE_MONITOR=y"),
         AbsenceReason::NotPermitted if root.is_live() => {
-            absence.with_hint("run as root with CAP_SYS_ADMIN, outside of a user namespace")
+            absence.with_hint("run as root with CAP_SYS_ADMIN, outside a user namespace")
         }
-        AbsenceReason::NotSaved => absence.with_hint("capture as root: kpageflags is readable by root only"),
+        AbsenceReason::NotSaved => absence.with_hint("capture as root: only root can read kpageflags"),
         _ => absence,
     }
 }
@@ -206,7 +206,7 @@ fn scan_absence(reader: &Reader, failure: ScanError) -> Absence {
         ScanError::Parse(error) => malformed(error.message_in_file(&shown)),
         ScanError::Truncated(byte) => {
             let part = byte % 8;
-            let cut = if part > 0 { format!(" ({part} bytes of an entry of 8)") } else { String::new() };
+            let cut = if part > 0 { format!(" ({part} bytes of an 8-byte entry)") } else { String::new() };
             malformed(format!("truncated at byte {byte}{cut}, before the end of the zones in zoneinfo"))
         }
     }

@@ -111,11 +111,14 @@ fn find_limit_file(reader: &Reader<'_>, mounts: &[Mount], group: &str, has_all_g
     let fits = |mount: &&Mount| if is_v1 { is_memory_mount_v1(mount) } else { mount.fs_type == "cgroup2" };
     let below = mounts.iter().filter(fits).filter_map(|mount| Some((mount, strip_root(group, &mount.root)?)));
     let Some((mount, inside)) = below.max_by_key(|(mount, _)| mount.root.len()) else {
-        return unseen(AbsenceReason::NotThere, "no mounted hierarchy with the memory controller has it");
+        return unseen(
+            AbsenceReason::NotThere,
+            "no mounted hierarchy with the memory controller contains it",
+        );
     };
     // A path that the log or its reader has cut, or that is no path of a group.
     if inside.ends_with('…') || inside.split('/').any(|part| part == ".." || part == ".") {
-        return unseen(AbsenceReason::Malformed, "the log does not have its whole path");
+        return unseen(AbsenceReason::Malformed, "the log does not contain its full path");
     }
     let base = mount.mount_point.trim_end_matches('/');
     if mount.root == "/" && !is_hierarchy_root(reader, base, is_v1) {
@@ -129,7 +132,7 @@ fn find_limit_file(reader: &Reader<'_>, mounts: &[Mount], group: &str, has_all_g
         Err(absence) if is_missing(&absence) => match reader.root().entry_kind(&dir) {
             Err(absence) if has_all_groups && is_missing(&absence) => LimitFile::GroupGone,
             Err(absence) => LimitFile::Unseen(absence),
-            Ok(_) => unseen(AbsenceReason::NotThere, "the group exists and has no limit file"),
+            Ok(_) => unseen(AbsenceReason::NotThere, "the group exists but has no limit file"),
         },
         Err(absence) => LimitFile::Unseen(absence),
     }
@@ -353,16 +356,16 @@ mod tests {
                 LimitFile::Unseen(absence) => absence.reason().to_owned(),
                 other => panic!("{group}: {other:?}"),
             };
-        let unmounted = "no mounted hierarchy with the memory controller has it";
+        let unmounted = "no mounted hierarchy with the memory controller contains it";
         assert_eq!(reason("/a", "", &[]), unmounted);
         assert_eq!(reason("/a", &MOUNT_V2.replace(" / /sys", " /jobs /sys"), &[]), unmounted);
         let namespace = "this process is in a cgroup namespace, and the log names groups from outside it";
         assert_eq!(reason("/a", MOUNT_V2, &[("/sys/fs/cgroup/cgroup.events", "populated 1\n")]), namespace);
         assert_eq!(reason("/a", MOUNT_V1, &[]), namespace);
-        assert_eq!(reason("/a/../b", MOUNT_V2, &[]), "the log does not have its whole path");
-        assert_eq!(reason("/aaa…", MOUNT_V2, &[]), "the log does not have its whole path");
+        assert_eq!(reason("/a/../b", MOUNT_V2, &[]), "the log does not contain its full path");
+        assert_eq!(reason("/aaa…", MOUNT_V2, &[]), "the log does not contain its full path");
         let other_file = [("/sys/fs/cgroup/a/cgroup.procs", "\n")];
-        assert_eq!(reason("/a", MOUNT_V2, &other_file), "the group exists and has no limit file");
+        assert_eq!(reason("/a", MOUNT_V2, &other_file), "the group exists but has no limit file");
         // A saved tree has the files of a few groups.
         let saved = FakeTree::read_with(&[(paths::SELF_MOUNTINFO, MOUNT_V2)], |reader, mounts| {
             find_limit_file(reader, mounts.as_ref().unwrap(), "/a", false)

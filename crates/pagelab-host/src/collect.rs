@@ -70,8 +70,9 @@ pub fn collect(reader: &Reader<'_>, options: &CollectOptions) -> Snapshot {
     // Last of all, since it disturbs the machine the most.
     let pagetypeinfo = match options.pagetypeinfo {
         true => reader.parse(paths::PAGETYPEINFO, pagetypeinfo::parse),
-        false => Err(not_requested_absence(&root.display_path(paths::PAGETYPEINFO))
-            .with_hint("request it; on a fragmented machine it disables interrupts for up to 50 ms")),
+        false => Err(not_requested_absence(&root.display_path(paths::PAGETYPEINFO)).with_hint(
+            "request it; on a fragmented machine, reading it disables interrupts for up to 50 ms",
+        )),
     };
     let pmd_order = settings.pmd_order(machine.page_size);
     let (pageblock_order, pageblock_order_source) =
@@ -196,7 +197,7 @@ pub(crate) fn pageblock_order(
     let largest = orders.and_then(|orders| u8::try_from(orders.saturating_sub(1)).ok()).map(Order);
     match largest {
         Some(largest) if largest < pmd_order => (largest, "assumed: the largest order".to_owned()),
-        _ => (pmd_order, "assumed: the order of a huge page".to_owned()),
+        _ => (pmd_order, "assumed: the huge-page order".to_owned()),
     }
 }
 

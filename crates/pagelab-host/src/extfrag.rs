@@ -41,7 +41,7 @@ pub fn read(reader: &Reader<'_>, mounts: &Reading<Vec<Mount>>) -> Reading<Extfra
             return Ok(ExtfragFiles { unusable, extfrag, buddyinfo, tries });
         }
     }
-    let detail = format!("free memory changed during each of {READ_ATTEMPTS_MAX} tries; not compared");
+    let detail = format!("free memory changed during all {READ_ATTEMPTS_MAX} attempts; not compared");
     Err(Absence::new(root.display_path(&at("extfrag_index")), AbsenceReason::Changing, detail)
         .with_hint("try again on a quieter machine"))
 }

@@ -316,7 +316,7 @@ impl OpenText {
                 }
             }
             if self.filled as u64 > TEXT_BYTES_MAX.0 {
-                let detail = "larger than 64 MiB, which no kernel prints";
+                let detail = "larger than 64 MiB: no kernel prints that much";
                 return Err(Absence::new(&self.display_path, AbsenceReason::Malformed, detail));
             }
         }
@@ -403,8 +403,11 @@ mod tests {
         let tree = Tree::new();
         let mut fast = FastSnapshot::open(&tree.root, FileSelection::ALL);
         for (text, problem) in [
-            ("nr_free_pages 1\npgfault\n", "vmstat:2: `pgfault` is not `name number` (read as vmstat)"),
-            ("", "vmstat: no counter in it (read as vmstat)"),
+            (
+                "nr_free_pages 1\npgfault\n",
+                "vmstat:2: expected `name number`, found `pgfault` (read as vmstat)",
+            ),
+            ("", "vmstat: no counters found (read as vmstat)"),
         ] {
             tree.write("vmstat", text);
             fast.sample();
@@ -429,7 +432,7 @@ mod tests {
             .set_len(TEXT_BYTES_MAX.0 + 1)
             .unwrap();
         fast.sample();
-        assert_eq!(fast.meminfo().unwrap_err().detail, "larger than 64 MiB, which no kernel prints");
+        assert_eq!(fast.meminfo().unwrap_err().detail, "larger than 64 MiB: no kernel prints that much");
         fs::remove_file(tree.path("buddyinfo")).unwrap();
         let fast = FastSnapshot::open(&tree.root, FileSelection::ALL);
         assert_eq!(fast.buddyinfo().unwrap_err().why, AbsenceReason::NotSaved);

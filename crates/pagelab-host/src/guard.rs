@@ -279,7 +279,8 @@ impl Guard {
                 return Ok(true);
             }
             Ok(None) => {
-                let message = format!("cannot mount debugfs at {path}: it is not mounted after the call");
+                let message =
+                    format!("cannot mount debugfs at {path}: mount succeeded, but it is not mounted");
                 GuardError::new(GuardErrorKind::KernelRefused, message)
             }
             Err(error) => GuardError::from_io(format!("cannot mount debugfs at {path}"), error),
@@ -442,8 +443,10 @@ impl Guard {
                 },
                 None if start.elapsed() < LOCK_WAIT.max(self.options.wait_timeout) => {}
                 None => {
-                    let message =
-                        format!("cannot change {label}: another pagelab uses the journals; hint: try again");
+                    let message = format!(
+                        "cannot change {label}: another pagelab process is using the journals; hint: try \
+                         again"
+                    );
                     return Err(GuardError::new(GuardErrorKind::HeldByOther, message));
                 }
             }
@@ -514,7 +517,7 @@ fn undo_failed_change(
         None => GuardError::new(kind, message),
         Some(stuck) => {
             let found = stuck.found_value.as_deref().unwrap_or("unknown");
-            GuardError::new(kind, format!("{message}; it could not be restored and is {found:?} now"))
+            GuardError::new(kind, format!("{message}; it could not be restored and is now {found:?}"))
         }
     }
 }
@@ -659,7 +662,7 @@ impl SignalWatch {
         match failure {
             None => Ok(SignalWatch(())),
             Some(error) => {
-                let message = "cannot install signal handlers, nothing was changed";
+                let message = "cannot install signal handlers; nothing was changed";
                 Err(GuardError::new(GuardErrorKind::NotAvailable, message).with_cause(error))
             }
         }

@@ -91,12 +91,12 @@ fn read_syscall_instruments(reader: &Reader<'_>, readings: &InstrumentReadings<'
     vec![
         new_instrument(
             "hardware_counters",
-            "cycles and TLB misses of programs",
+            "cycles and TLB misses of processes",
             is_known(PERF, &|| hardware_counters(reader)),
         ),
         new_instrument(
             "software_events",
-            "page faults and migrations of programs",
+            "page faults and migrations of processes",
             is_known(PERF, &|| software_events(reader)),
         ),
         new_instrument("tracepoints", "each allocation and each fallback", tracepoints(reader, readings)),
@@ -117,12 +117,12 @@ fn read_syscall_instruments(reader: &Reader<'_>, readings: &InstrumentReadings<'
         ),
         new_instrument(
             "pagemap_scan",
-            "verification of huge pages of a mapping",
+            "verifying the huge pages of a mapping",
             is_known(paths::SELF_PAGEMAP, &|| probe_pagemap_scan(reader)),
         ),
         new_instrument(
             "pagemap_pfns",
-            "page frames of a process",
+            "physical page frames of a process",
             is_known(paths::SELF_PAGEMAP, &|| pagemap_pfns(reader)),
         ),
         new_instrument("kvm", "guests at native speed", is_known(paths::KVM, &kvm)),
@@ -131,7 +131,7 @@ fn read_syscall_instruments(reader: &Reader<'_>, readings: &InstrumentReadings<'
 
 fn hardware_counters(reader: &Reader<'_>) -> Reading<String> {
     match try_event(CYCLES) {
-        Ok(0) => Err(Absence::new(PERF, AbsenceReason::NotThere, "the cycle counter opens and stays at 0")
+        Ok(0) => Err(Absence::new(PERF, AbsenceReason::NotThere, "the cycle counter opens but stays at 0")
             .with_hint("use a bare-metal machine, or a VM with a virtual PMU")),
         Ok(_) if try_event(DTLB_LOAD_MISSES).is_ok() => Ok("cycles and data-TLB misses".to_owned()),
         Ok(_) => Ok("cycles; this processor has no generic event for data-TLB misses".to_owned()),
@@ -181,7 +181,7 @@ fn tracepoints(reader: &Reader<'_>, readings: &InstrumentReadings<'_>) -> Readin
         // It is read without a mount.
         return Tracefs::find(reader)?
             .read(EXTFRAG_ID)
-            .map(|_| "kmem events; tracefs is not mounted, and need not be".to_owned());
+            .map(|_| "kmem events; tracefs need not be mounted".to_owned());
     };
     let event = format!("{tracefs}/{EXTFRAG_ID}");
     match reader.root().read(&event) {
@@ -267,7 +267,7 @@ fn pagemap_pfns(reader: &Reader<'_>) -> Reading<String> {
         .read_exact_at(&mut entry, page * 8)
         .map_err(|error| reader.root().absence(paths::SELF_PAGEMAP, &error))?;
     if PagemapEntry(u64::from_ne_bytes(entry)).pfn().is_some() {
-        return Ok("frame numbers are shown".to_owned());
+        return Ok("frame numbers are visible".to_owned());
     }
     let detail = "frame numbers are hidden without CAP_SYS_ADMIN";
     Err(Absence::new(paths::SELF_PAGEMAP, AbsenceReason::NotPermitted, detail).with_hint("run as root"))
@@ -280,15 +280,15 @@ fn kvm() -> Reading<String> {
 /// Existence and permission only: in some nested VMs the device exists and a guest hangs.
 fn kvm_state(access: rustix::io::Result<()>) -> Reading<String> {
     match access {
-        Ok(()) => Ok(format!("{} exists, not tried", paths::KVM)),
+        Ok(()) => Ok(format!("{} exists; no guest was started", paths::KVM)),
         Err(Errno::NOENT) => {
             let detail = "no hardware virtualisation: disabled, or a VM without nesting";
             Err(Absence::new(paths::KVM, AbsenceReason::NotThere, detail)
-                .with_hint("guests run by emulation instead, more slowly"))
+                .with_hint("expect slower guests: they run under emulation"))
         }
         Err(Errno::ACCESS | Errno::PERM) => {
             Err(Absence::new(paths::KVM, AbsenceReason::NotPermitted, "permission denied")
-                .with_hint("run as root, or join the group kvm"))
+                .with_hint("run as root, or join the kvm group"))
         }
         Err(error) => {
             Err(Absence::new(paths::KVM, AbsenceReason::Failed, io::Error::from(error).to_string()))
@@ -315,11 +315,11 @@ fn read_file_instruments(reader: &Reader<'_>, readings: &InstrumentReadings<'_>)
             file_state(in_debugfs("extfrag/unusable_index"), "CONFIG_COMPACTION"),
         ),
         new_instrument("page_owner", "allocation site of each page", page_owner(in_debugfs("page_owner"))),
-        new_instrument("memory_hotplug", "switching memory off", memory_hotplug(reader, readings)),
-        new_instrument("damon", "memory in use, sampled", damon(reader)),
+        new_instrument("memory_hotplug", "taking memory offline", memory_hotplug(reader, readings)),
+        new_instrument("damon", "sampled memory accesses", damon(reader)),
         new_instrument(
             "idle_page_tracking",
-            "untouched pages",
+            "idle pages",
             file_state(open(paths::PAGE_IDLE_BITMAP), "CONFIG_IDLE_PAGE_TRACKING"),
         ),
         new_instrument("allocinfo", "allocation sites of kernel memory", allocinfo(reader)),
@@ -333,7 +333,7 @@ fn read_file_instruments(reader: &Reader<'_>, readings: &InstrumentReadings<'_>)
             "free blocks by migratetype; expensive on a fragmented machine",
             file_state(open(paths::PAGETYPEINFO), "CONFIG_PROC_FS"),
         ),
-        new_instrument("psi", "time that programs wait for memory", psi(readings)),
+        new_instrument("psi", "time tasks stall for memory", psi(readings)),
         new_instrument("cgroup_memory", "memory and limits of cgroups", cgroup_memory(readings)),
         new_instrument("kernel_log", "past allocation failures", kernel_log(reader, readings)),
         new_instrument("swap", "reclaim of anonymous memory", swap(readings.swap)),
@@ -421,7 +421,7 @@ fn damon(reader: &Reader<'_>) -> Reading<String> {
     // Only root may read the number of workers, which every setup needs.
     match reader.root().read(&format!("{}/nr_kdamonds", paths::DAMON_KDAMONDS)) {
         Err(absence) if absence.why == AbsenceReason::NotPermitted => Err(absence),
-        _ => Ok("in sysfs; it names its operations (vaddr, paddr) once a worker is set up".to_owned()),
+        _ => Ok("in sysfs; it lists its operations (vaddr, paddr) once a kdamond is set up".to_owned()),
     }
 }
 
@@ -457,7 +457,7 @@ fn cgroup_memory(readings: &InstrumentReadings<'_>) -> Reading<String> {
     let version = match group.version {
         CgroupVersion::V1 => "version 1",
         CgroupVersion::V2 => "version 2",
-        CgroupVersion::Hybrid => "version 1 beside version 2",
+        CgroupVersion::Hybrid => "version 1 alongside version 2",
     };
     Ok(match group.memory_limit {
         Some(limit) => format!("{version}, limit {}", format_bytes(limit)),
@@ -468,11 +468,11 @@ fn cgroup_memory(readings: &InstrumentReadings<'_>) -> Reading<String> {
 fn kernel_log(reader: &Reader<'_>, readings: &InstrumentReadings<'_>) -> Reading<String> {
     let log = readings.kernel_log.as_ref().map_err(Clone::clone)?;
     let said = match (log.log_overwritten, reader.root().is_live()) {
-        _ if is_extract(reader) => "readable; an extract with allocation failures",
-        (false, _) => "readable from boot",
-        (true, true) => "readable; its start is already overwritten",
+        _ if is_extract(reader) => "readable; only an extract with allocation failures",
+        (false, _) => "readable since boot",
+        (true, true) => "readable; its oldest messages are overwritten",
         // Only the end may have been saved.
-        (true, false) => "readable; not from the beginning",
+        (true, false) => "readable; its oldest messages are missing",
     };
     Ok(said.to_owned())
 }
@@ -619,15 +619,15 @@ mod tests {
             kvm_state(Err(Errno::NOENT)).unwrap_err(),
             AbsenceReason::NotThere,
             "no hardware virtualisation: disabled, or a VM without nesting",
-            "guests run by emulation instead, more slowly",
+            "expect slower guests: they run under emulation",
         );
         check(
             kvm_state(Err(Errno::ACCESS)).unwrap_err(),
             AbsenceReason::NotPermitted,
             "permission denied",
-            "run as root, or join the group kvm",
+            "run as root, or join the kvm group",
         );
-        assert_eq!(kvm_state(Ok(())).unwrap(), "/dev/kvm exists, not tried");
+        assert_eq!(kvm_state(Ok(())).unwrap(), "/dev/kvm exists; no guest was started");
     }
 
     fn not_there(source: &str) -> Absence {
@@ -739,7 +739,7 @@ mod tests {
         assert_eq!(works("memory_hotplug"), "2 memory blocks of 128 MiB; 1 online");
         assert_eq!(works("extfrag"), "readable");
         assert_eq!(works("damon"), "vaddr, fvaddr, paddr");
-        assert_eq!(works("kernel_log"), "readable; not from the beginning");
+        assert_eq!(works("kernel_log"), "readable; its oldest messages are missing");
         for name in ["hardware_counters", "madvise_collapse", "pagemap_pfns", "kvm", "kprobes", "tracepoints"]
         {
             check(

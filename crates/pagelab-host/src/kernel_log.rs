@@ -94,7 +94,7 @@ fn read_absence(reader: &Reader<'_>, error: &io::Error) -> Absence {
         io::ErrorKind::Unsupported => Absence::new(
             paths::KMSG,
             AbsenceReason::NotThere,
-            "this kernel keeps no log (CONFIG_PRINTK is not set)",
+            "this kernel has no log (CONFIG_PRINTK is not set)",
         ),
         _ => reader.root().absence(paths::KMSG, error),
     }
@@ -107,7 +107,7 @@ fn dmesg_restrict_absence(restrict: Option<&str>) -> Absence {
             "the log requires privileges (kernel.dmesg_restrict is 1)",
             "run as root, or sysctl kernel.dmesg_restrict=0",
         ),
-        _ => ("permission denied", "run as root, or join the group that can read it"),
+        _ => ("permission denied", "run as root, or join a group that can read it"),
     };
     Absence::new(paths::KMSG, AbsenceReason::NotPermitted, detail).with_hint(hint)
 }

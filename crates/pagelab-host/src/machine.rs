@@ -151,7 +151,7 @@ fn read_caches(reader: &Reader<'_>) -> Reading<Vec<Cache>> {
     caches.sort_by_key(|cache| (cache.level, cache.kind == "Instruction"));
     if caches.is_empty() {
         let source = reader.root().display_path(&dir);
-        return Err(Absence::new(source, AbsenceReason::NotThere, "it names no cache"));
+        return Err(Absence::new(source, AbsenceReason::NotThere, "it lists no caches"));
     }
     Ok(caches)
 }
@@ -236,7 +236,7 @@ fn read_direct_map(
     let meminfo = meminfo.as_ref().map_err(Clone::clone)?;
     let Some(base) = meminfo.bytes("DirectMap4k") else {
         let source = format!("{}, DirectMap4k", reader.root().display_path(paths::MEMINFO));
-        return Err(Absence::new(source, AbsenceReason::NotThere, "this architecture does not count it"));
+        return Err(Absence::new(source, AbsenceReason::NotThere, "not reported on this architecture"));
     };
     let sum = |names: [&str; 2]| {
         Bytes(names.iter().filter_map(|name| meminfo.bytes(name)).fold(0, |sum, b| sum.saturating_add(b.0)))
@@ -255,12 +255,12 @@ fn read_ram_ranges(reader: &Reader<'_>) -> Reading<Vec<RamRange>> {
     let iomem = reader.parse(paths::IOMEM, iomem::parse)?;
     let source = reader.root().display_path(paths::IOMEM);
     if iomem.is_hidden() {
-        let detail = "the kernel shows physical addresses to privileged users only";
+        let detail = "the kernel hides physical addresses from unprivileged users";
         return Err(Absence::new(source, AbsenceReason::NotPermitted, detail).with_hint("run as root"));
     }
     let ranges: Vec<RamRange> = iomem.system_ram().map(|(start, last)| RamRange { start, last }).collect();
     match ranges.is_empty() {
-        true => Err(Absence::new(source, AbsenceReason::NotThere, "it names no `System RAM`")),
+        true => Err(Absence::new(source, AbsenceReason::NotThere, "it lists no `System RAM`")),
         false => Ok(ranges),
     }
 }

@@ -94,7 +94,7 @@ impl Manifest {
             return Err(format!("not a manifest of `pagelab capture`: its format is not {FORMAT:?}"));
         }
         if let Some(bytes) = head.page_size_bytes.filter(|&bytes| PageSize::new(bytes).is_none()) {
-            return Err(format!("page_size_bytes is {bytes}, which no machine has"));
+            return Err(format!("invalid page_size_bytes: {bytes}"));
         }
         serde_json::from_slice(text).map_err(not_a_manifest)
     }
@@ -230,7 +230,7 @@ mod tests {
             (r#"{"format": "pagelab-capture", "format_version": -1}"#, "line 1 column"),
             (
                 r#"{"format": "pagelab-capture", "format_version": 1, "page_size_bytes": 3}"#,
-                "page_size_bytes is 3",
+                "invalid page_size_bytes: 3",
             ),
         ];
         for (text, part) in cases {

@@ -97,7 +97,7 @@ fn refuse_hidden(map: ProcessMap, source: String) -> Reading<ProcessMap> {
     }
     if hidden > 0 && hidden == present {
         let detail = format!("the kernel hides the frame numbers of all {present} present pages");
-        let hint = "run with CAP_SYS_ADMIN in the first user namespace, such as by root";
+        let hint = "run as root, or with CAP_SYS_ADMIN in the initial user namespace";
         return Err(Absence::new(source, AbsenceReason::NotPermitted, detail).with_hint(hint));
     }
     Ok(map)

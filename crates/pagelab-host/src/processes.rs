@@ -67,7 +67,7 @@ pub fn read_matching(
     pids.retain(|&pid| is_selected(pid));
     if pids.is_empty() && !reader.root().is_live() {
         let source = reader.root().display_path(paths::PROC);
-        return Err(Absence::new(source, AbsenceReason::NotSaved, "no process in the saved tree"));
+        return Err(Absence::new(source, AbsenceReason::NotSaved, "no processes in the saved tree"));
     }
     if reader.root().is_live()
         && let Err(absence) = reader.root().open_reader(paths::SELF_SMAPS_ROLLUP)
@@ -175,7 +175,7 @@ impl ProcessScanner<'_, '_> {
         let eligible = if self.budget.with_smaps { self.eligible_bytes(pid) } else { None };
         let Some(rss) = rollup.bytes("Rss") else {
             let path = paths::process_file(pid, "smaps_rollup");
-            let reason = self.reader.root().malformed_absence(&path, "it has no line `Rss:`");
+            let reason = self.reader.root().malformed_absence(&path, "it has no `Rss:` line");
             return Err(SkipReason::Unreadable(reason));
         };
         // A line is missing where the kernel has no such pages: of files since 5.4, of shmem since 4.8.
@@ -339,7 +339,7 @@ mod tests {
         let root = tree.root();
         let absence =
             read_largest(&Reader::new(&root), PageSize::DEFAULT, &ScanBudget::default()).unwrap_err();
-        assert_eq!(absence.reason(), "no process in the saved tree");
+        assert_eq!(absence.reason(), "no processes in the saved tree");
     }
 
     #[test]

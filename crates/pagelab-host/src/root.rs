@@ -29,7 +29,7 @@ pub const TEXT_BYTES_MAX: Bytes = Bytes(64 << 20);
 pub const ENTRIES_MAX: usize = 200_000;
 
 /// Description of a saved tree, for messages about one that cannot be opened.
-const EXPECTED_TREE: &str = "expected a directory, a .tar or a .tar.zst, as `pagelab capture` writes";
+const EXPECTED_TREE: &str = "expected a directory, a .tar or a .tar.zst, as written by `pagelab capture`";
 
 /// This machine or a saved tree of its files. A clone reads the same tree.
 #[derive(Clone, Debug)]
@@ -99,7 +99,7 @@ impl Root {
         if let RootBackend::Archive(archive) = &mut backend
             && let Some(folder) = archive.enter_single_folder()
         {
-            notes.push(format!("{name}: all its content is in the directory {folder}"));
+            notes.push(format!("{name}: all its files are in the directory {folder}"));
         }
         let mut root = Root { backend: Arc::new(backend), name, is_flat: false, notes, manifest: None };
         if root.has_flat_markers() {
@@ -179,7 +179,8 @@ impl Root {
     /// A complete text file, up to [`TEXT_BYTES_MAX`], counted after decompression.
     pub fn read(&self, path: &str) -> Reading<Vec<u8>> {
         let (mut stream, length) = self.open_reader_sized(path)?;
-        let too_large_absence = || self.malformed_absence(path, "larger than 64 MiB, which no kernel prints");
+        let too_large_absence =
+            || self.malformed_absence(path, "larger than 64 MiB: no kernel prints that much");
         if length.is_some_and(|length| length > TEXT_BYTES_MAX.0) {
             return Err(too_large_absence());
         }
@@ -354,8 +355,8 @@ impl Root {
         let shown = self.display_path(path);
         if !self.is_live() {
             let bad = match (Errno::from_io_error(error), error.kind()) {
-                (Some(Errno::LOOP), _) => "a loop of symbolic links, or more than 40 of them",
-                (Some(Errno::NOTDIR), _) => "a part of its path is not a directory",
+                (Some(Errno::LOOP), _) => "a symbolic link loop, or more than 40 symbolic links",
+                (Some(Errno::NOTDIR), _) => "a component of its path is not a directory",
                 (Some(Errno::NAMETOOLONG | Errno::INVAL), _) => "invalid file name",
                 (Some(Errno::ISDIR), _) => "is a directory; expected a file",
                 (None, io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => &error.to_string(),
@@ -541,5 +542,5 @@ fn explain_link_error(from: impl AsFd, name: &str, error: Errno) -> io::Error {
 }
 
 fn link_error() -> io::Error {
-    io::Error::other("a symbolic link, which cannot be followed safely without openat2 (Linux 5.6)")
+    io::Error::other("a symbolic link; following it safely needs openat2 (Linux 5.6)")
 }

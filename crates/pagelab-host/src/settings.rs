@@ -67,7 +67,7 @@ pub(crate) fn parse_size_dirs(names: &[String]) -> impl Iterator<Item = (Bytes, 
 
 fn read_hugetlb_pools(reader: &Reader<'_>) -> Reading<Vec<HugetlbPool>> {
     let names = reader.root().list_dir(paths::HUGETLB).map_err(|absence| {
-        explain_absence(absence, "this kernel has no hugetlb pages", "CONFIG_HUGETLBFS")
+        explain_absence(absence, "this kernel has no hugetlb support", "CONFIG_HUGETLBFS")
     })?;
     let mut pools = parse_size_dirs(&names)
         .map(|(size, name)| read_hugetlb_pool(reader, size, name))
@@ -90,7 +90,7 @@ fn read_hugetlb_pool(reader: &Reader<'_>, page_size: Bytes, name: &str) -> Readi
 
 fn read_swap_areas(reader: &Reader<'_>) -> Reading<Vec<pagelab_model::settings::SwapArea>> {
     let areas = reader.parse(paths::SWAPS, swap::parse);
-    areas.map_err(|absence| explain_absence(absence, "this kernel cannot swap", "CONFIG_SWAP"))
+    areas.map_err(|absence| explain_absence(absence, "this kernel has no swap support", "CONFIG_SWAP"))
 }
 
 /// The files of a directory that hold one plain number, and those that could not be read. A file with other
@@ -193,8 +193,8 @@ mod tests {
     #[test]
     fn a_kernel_without_huge_pages_says_which_option_is_missing() {
         let absence = Absence::new("x", AbsenceReason::NotThere, "");
-        let said = explain_absence(absence, "this kernel has no hugetlb pages", "CONFIG_HUGETLBFS");
-        assert_eq!(said.reason(), "this kernel has no hugetlb pages (CONFIG_HUGETLBFS is not set)");
+        let said = explain_absence(absence, "this kernel has no hugetlb support", "CONFIG_HUGETLBFS");
+        assert_eq!(said.reason(), "this kernel has no hugetlb support (CONFIG_HUGETLBFS is not set)");
         assert_eq!(said.hint.as_deref(), Some("boot a kernel built with CONFIG_HUGETLBFS=y"));
     }
 }

@@ -299,7 +299,7 @@ fn own_threads(reader: &Reader<'_>) -> Reading<Vec<u32>> {
 }
 
 fn filter_absence(name: String, expression: &str, error: &io::Error) -> Absence {
-    let detail = format!("the kernel rejects the filter `{expression}`: {error}");
+    let detail = format!("the kernel rejected the filter `{expression}`: {error}");
     Absence::new(name, AbsenceReason::Failed, detail)
 }
 
@@ -351,7 +351,7 @@ impl TracepointOpener<'_, '_> {
         }
         let kinds: Vec<TracepointKind> = tracepoints_found.into_iter().map(|(_, kind)| kind).collect();
         let layout = SampleLayout::new(self.sample_type())
-            .ok_or_else(|| Absence::new(PERF, AbsenceReason::Failed, "an unsupported sample type"))?;
+            .ok_or_else(|| Absence::new(PERF, AbsenceReason::Failed, "unsupported sample type"))?;
         let own = (!self.options.own_events).then(std::process::id);
         let state = DrainState::new(kinds.iter().map(|kind| kind.format.id), own);
         Ok(Tracepoints { kinds, cpus: cpus_watched, rings, group_events, layout, state })
@@ -391,7 +391,7 @@ impl TracepointOpener<'_, '_> {
         };
         event.set_filter(&expression).map_err(|error| {
             filter_absence(kind.full_name(), &expression, &error)
-                .with_hint("use field names of the event's format")
+                .with_hint("use field names from the event's format file")
         })
     }
 
@@ -401,25 +401,24 @@ impl TracepointOpener<'_, '_> {
                 let level =
                     self.reader.read_line(paths::PERF_EVENT_PARANOID).unwrap_or_else(|_| "unknown".into());
                 let detail = match rustix::process::geteuid().is_root() {
-                    true => "not permitted even to root: a container, seccomp or lockdown".to_owned(),
+                    true => "denied even to root, by a container, seccomp or lockdown".to_owned(),
                     false => format!(
-                        "tracepoints of all processes require privileges (kernel.perf_event_paranoid is \
+                        "tracing all processes requires privileges (kernel.perf_event_paranoid is \
                          {level})"
                     ),
                 };
                 Absence::new(PERF, AbsenceReason::NotPermitted, detail).with_hint(
-                    "run as root, or give the program CAP_PERFMON (5.8 and later), or sysctl \
+                    "run as root, or give pagelab CAP_PERFMON (5.8 and later), or sysctl \
                      kernel.perf_event_paranoid=-1; in a container, run on the host",
                 )
             }
             Some(Errno::MFILE | Errno::NFILE) => {
-                let detail =
-                    format!("{events} events need as many open files, more than the limit of this process");
+                let detail = format!("{events} events exceed the limit on open files: each needs one");
                 Absence::new(PERF, AbsenceReason::NotPermitted, detail)
                     .with_hint(format!("ulimit -n {}", events + 256))
             }
             Some(Errno::NOSYS) => {
-                Absence::new(PERF, AbsenceReason::NotThere, "no perf events in this kernel")
+                Absence::new(PERF, AbsenceReason::NotThere, "this kernel has no perf events")
                     .with_hint("boot a kernel built with CONFIG_PERF_EVENTS=y")
             }
             _ => Absence::new(PERF, AbsenceReason::Failed, error.to_string()),

@@ -172,7 +172,7 @@ fn bad_absent_and_endless_files() {
     assert_eq!(cut.detail, "truncated at byte 12288, before the end of the zones in zoneinfo");
     write(tree.path(), "proc/kpageflags", &[0; 4099]);
     let cut = take_census_of_tree(tree.path(), &zones, 9).unwrap_err();
-    assert!(cut.detail.starts_with("truncated at byte 4099 (3 bytes of an entry of 8)"), "{}", cut.detail);
+    assert!(cut.detail.starts_with("truncated at byte 4099 (3 bytes of an 8-byte entry)"), "{}", cut.detail);
     // A file of 1 TiB of zeros is read to the zones' end.
     let file = fs::File::create(tree.path().join("proc/kpageflags")).unwrap();
     file.set_len(1 << 40).unwrap();

@@ -128,7 +128,7 @@ fn a_hostile_folder_gives_clear_answers() {
         ("garbage", Length(3)),
         ("missing", Absent(NO, "not in the saved tree")),
         ("dir", Absent(BAD, "is a directory")),
-        ("plain/below", Absent(BAD, "a part of its path is not a directory")),
+        ("plain/below", Absent(BAD, "a component of its path is not a directory")),
         ("fifo", Absent(BAD, "is a FIFO")),
         ("to-fifo", Absent(BAD, "is a FIFO")),
         ("socket", Absent(BAD, "is a socket")),
@@ -147,9 +147,9 @@ fn a_hostile_folder_gives_clear_answers() {
         ("etc-link", Text("inside")),
         ("up", Absent(NO, "")),
         ("absolute", Absent(NO, "")),
-        ("loop", Absent(BAD, "a loop of symbolic links")),
-        ("ping", Absent(BAD, "a loop of symbolic links")),
-        ("chain0", Absent(BAD, "a loop of symbolic links")),
+        ("loop", Absent(BAD, "a symbolic link loop")),
+        ("ping", Absent(BAD, "a symbolic link loop")),
+        ("chain0", Absent(BAD, "a symbolic link loop")),
         ("dangling", Absent(NO, "")),
         ("magic", Absent(NO, "")),
         ("../../outside", Absent(NO, "")),
@@ -168,7 +168,7 @@ fn directories_and_links_are_listed_without_following_links() {
     let root = Root::open(&path).unwrap();
     assert!(root.list_dir("/proc").unwrap().contains(&"a\nb".to_owned()));
     for (name, part) in
-        [("plain", "not a directory"), ("fifo", "not a directory"), ("loop", "a loop of symbolic links")]
+        [("plain", "not a directory"), ("fifo", "not a directory"), ("loop", "a symbolic link loop")]
     {
         let absence = root.list_dir(&format!("/proc/{name}")).unwrap_err();
         assert_eq!(absence.why, BAD, "{name}");
@@ -313,8 +313,8 @@ fn a_hostile_archive_gives_clear_answers() {
         ("/proc/out", Absent(NO, "")),
         ("/proc/self/status", Text("of 42")),
         ("/proc/../../proc/plain", Text("newer")),
-        ("/proc/loop", Absent(BAD, "a loop of symbolic links")),
-        ("/proc/ping", Absent(BAD, "a loop of symbolic links")),
+        ("/proc/loop", Absent(BAD, "a symbolic link loop")),
+        ("/proc/ping", Absent(BAD, "a symbolic link loop")),
         ("/proc/hard", Absent(BAD, "entry proc/hard of the archive is a hard link")),
         ("/proc/fifo", Absent(BAD, "entry proc/fifo of the archive is a FIFO")),
         ("/proc/char", Absent(BAD, "is a device")),
@@ -360,8 +360,8 @@ fn files_that_are_no_archive_are_refused_with_a_reason() {
         ("garbage", &[7; 5000], "neither a directory nor a tar archive"),
         ("a short text", b"Node 0, zone", "neither a tar archive nor a directory"),
         ("gzip", &[0x1f, 0x8b, 8, 0], "gzip"),
-        ("an empty archive", &[0; 1024], "without a file"),
-        ("an empty archive, packed", &compress(&[0; 10_240]), "without a file"),
+        ("an empty archive", &[0; 1024], "contains no files"),
+        ("an empty archive, packed", &compress(&[0; 10_240]), "contains no files"),
         ("cut in a header", &whole[..300], "neither a tar archive nor a directory"),
         ("cut in the data", &whole[..514], "entry proc/plain: truncated"),
         ("cut while packed", &packed_whole[..packed_whole.len() - 5], "truncated"),
@@ -369,14 +369,14 @@ fn files_that_are_no_archive_are_refused_with_a_reason() {
         (
             "a file with files in it",
             &tar_of(conflict),
-            "entry proc/a/b: a part of its path is not a directory",
+            "entry proc/a/b: a component of its path is not a directory",
         ),
         (
             "a folder that becomes a file",
             &tar_of(twice),
-            "entry proc/a: given twice, as a directory and as another type",
+            "entry proc/a: present twice, as a directory and as another type",
         ),
-        ("a name of a gigabyte", &long_name, "more than 64 KiB"),
+        ("a name of a gigabyte", &long_name, "larger than 64 KiB"),
         ("a size in a pax header", &tar_of(pax_size), "pax header"),
     ];
     for (case, bytes, part) in cases {

@@ -36,7 +36,7 @@ pub fn unknown_machine_manifest(
     page_size: Option<PageSize>,
     uname: &Uname,
 ) -> Manifest {
-    let absent = || Absence::new("the imported files", AbsenceReason::NotSaved, "the files do not state it");
+    let absent = || Absence::new("the imported files", AbsenceReason::NotSaved, "not stated in the files");
     let known = Snapshot::new_unread("the imported files", page_size.unwrap_or(PageSize::DEFAULT));
     let said = |text: &Option<String>| text.clone().ok_or_else(absent);
     let machine = Machine {

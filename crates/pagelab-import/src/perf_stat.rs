@@ -165,7 +165,7 @@ impl ImportedExperiment {
         let workload = |(at, name): (usize, &String)| PlannedWorkload {
             name: name.clone(),
             command: vec!["imported from files".to_owned()],
-            generator: "not stated by the files".to_owned(),
+            generator: "not stated in the files".to_owned(),
             merit: (!has_times(at)).then(|| RUNNING_MEASURE.to_owned()),
             simulated: None,
         };
@@ -218,10 +218,10 @@ fn ambiguous_variant(place: &FileLabel, other: &Path) -> Failure {
     let [first, second] = distinct_variants(variant, other, path);
     let (one, two) = (other.display(), path.display());
     let message = format!(
-        "cannot import {one} and {two}: by their paths both are {workload} under {variant}, and nothing says \
-         whether they are two rounds or two variants\n\
-         hint: say it by WORKLOAD/VARIANT=PATH: two variants are {workload}/{first}={one} \
-         {workload}/{second}={two}, two rounds are {workload}/{variant}={one} {workload}/{variant}={two}"
+        "cannot import {one} and {two}: by their paths, both are workload {workload} and variant {variant}, \
+         and it is unclear whether they are two rounds or two variants\n\
+         hint: use WORKLOAD/VARIANT=PATH; for two variants: {workload}/{first}={one} \
+         {workload}/{second}={two}; for two rounds: {workload}/{variant}={one} {workload}/{variant}={two}"
     );
     Failure::new(FailureKind::BadInput, message)
 }
@@ -311,7 +311,7 @@ fn collect_counters(
         flags.push(flag(Flag::MULTIPLEXED, format!("multiplexed: {}", shared.join(", "))));
     }
     if counters.iter().any(|counter| counter.deviation_percent.is_some()) {
-        let text = "perf stat -r: each value is the mean of several runs, and counts as one".to_owned();
+        let text = "perf stat -r: each value is the mean of several runs and counts as one run".to_owned();
         flags.push(flag(AVERAGED_FLAG, text));
     }
 }

@@ -145,7 +145,7 @@ impl ReadingTables {
             let columns = kind.column_sets.iter().map(Vec::len).max().unwrap_or(0);
             let shapes = match kind.column_sets.len() {
                 1 => String::new(),
-                shapes => format!(" of {shapes} shapes"),
+                shapes => format!(", {shapes} layouts"),
             };
             format!("{name} ({columns} columns{shapes})")
         };

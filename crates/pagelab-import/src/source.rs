@@ -38,9 +38,9 @@ pub struct ImportedReadings {
     times: BTreeMap<&'static str, usize>,
 }
 
-const SCRAPE_TIMESTAMPS: &str = "the scrapes' own time stamps";
+const SCRAPE_TIMESTAMPS: &str = "the timestamps in the scrapes";
 const SCRAPE_CLOCK: &str = "node_time_seconds of each scrape";
-const FILE_NAMES: &str = "the files' names, NAME.SECONDS";
+const FILE_NAMES: &str = "the file names (NAME.SECONDS)";
 const FILE_MTIMES: &str = "modification time of each file";
 
 /// Reads all files of all sources.
@@ -153,8 +153,8 @@ fn select_machine(
     let has_names = files.iter().any(|file| file.machine_and_time.is_some());
     if times == TimeSource::Modified || !has_names {
         if times == TimeSource::Name {
-            let reason = "no file is called NAME.SECONDS, with seconds since 1970";
-            return Err(Failure::cannot(FailureKind::BadInput, "read times from names", reason));
+            let reason = "no file name has the form NAME.SECONDS (seconds since 1970)";
+            return Err(Failure::cannot(FailureKind::BadInput, "read times from the file names", reason));
         }
         files.iter_mut().for_each(|file| file.machine_and_time = None);
         return Ok(files);
@@ -186,9 +186,10 @@ fn several_machines(machines: &BTreeMap<String, usize>, requested: Option<&str>)
     }
     let why =
         requested.map_or("they are from several machines".to_owned(), |name| format!("none is from {name}"));
-    let reason = format!("by the file names, {why}: {}; a run file holds one machine", names.join(", "));
+    let reason =
+        format!("judging by the file names, {why}: {}; a run file holds one machine", names.join(", "));
     Failure::cannot(FailureKind::BadInput, "import these files", reason)
-        .hint("select it with --machine NAME, and import the others separately")
+        .hint("select one with --machine NAME, and import the others separately")
 }
 
 fn import_file(
@@ -209,12 +210,12 @@ fn import_file(
             buddyinfo::parse(&text).map_err(|error| match buddyinfo::find_readings(&text, &[]).len() {
                 0 | 1 => bad(error),
                 readings => {
-                    let why = "and their times are unknown; expected one snapshot per file";
-                    FileRejection::Unusable(format!("{name}: {readings} readings of buddyinfo, {why}"))
+                    let why = "whose times are unknown; expected one snapshot per file";
+                    FileRejection::Unusable(format!("{name}: {readings} buddyinfo readings {why}"))
                 }
             })?;
         if is_truncated(&text, &found) {
-            return Err(FileRejection::Unusable(format!("{name}: its last line is truncated")));
+            return Err(FileRejection::Unusable(format!("{name}: the last line is truncated")));
         }
         let (at_ns, from) = file_time(file, &name)?;
         *gathered.times.entry(from).or_default() += 1;
@@ -222,7 +223,7 @@ fn import_file(
     }
     let is_text = text.iter().take(1 << 10).all(|byte| !matches!(byte, 0..9 | 14..32));
     if !is_text || text.trim_ascii().is_empty() {
-        let what = if text.trim_ascii().is_empty() { "is empty" } else { "is not a text" };
+        let what = if text.trim_ascii().is_empty() { "empty file" } else { "not a text file" };
         return Err(FileRejection::Unusable(format!(
             "{name}: {what}; expected a buddyinfo snapshot or a scrape"
         )));
@@ -296,9 +297,9 @@ fn check_same_machine(
         && known != found
     {
         let reason =
-            format!("it is a scrape of {found}, the others are of {known}; a run file holds one machine");
+            format!("it is a scrape of {found}, but the others are of {known}; a run file holds one machine");
         let failure = Failure::cannot(FailureKind::BadInput, format_args!("import {name}"), reason);
-        return Err(FileRejection::Fatal(failure.hint("import each separately")));
+        return Err(FileRejection::Fatal(failure.hint("import each machine separately")));
     }
     if scrape.uname != Uname::default() {
         *known = scrape.uname.clone();
@@ -352,7 +353,7 @@ impl ImportedReadings {
         };
         if self.skipped_count > 0 {
             notes.push(format!(
-                "skipped: {} whose names do not end in .SECONDS, or that are from another machine",
+                "skipped: {} without .SECONDS in the name, or from another machine",
                 format_plural(self.skipped_count, "file")
             ));
         }

@@ -160,8 +160,8 @@ impl<'m> Picture<'_, 'm> {
             let (pages, block) = (pixel.to_pages().0, block.to_pages().0);
             let finest = (block / 4).max(1);
             return Err(usage_error(&format!(
-                "--grid: a pageblock has {block} pages and a pixel {pages}; hint: use --scale {finest} or \
-                 less, or remove --grid"
+                "--grid: pageblocks of {block} pages are too small for pixels of {pages} pages; hint: use \
+                 --scale {finest} or less, or remove --grid"
             )));
         }
         raster::rasterize(drawing, &shape).ok_or_else(|| {
@@ -248,7 +248,7 @@ impl<'m> Picture<'_, 'm> {
 
 /// Metadata of a picture: machine, kernel, time, source of the numbers.
 pub fn map_facts(title: &str, source: &MapSource, map: &PageMap) -> Vec<(&'static str, String)> {
-    let unknown = || "not known".to_owned();
+    let unknown = || "unknown".to_owned();
     let zones = map.layout.zones.iter().map(|zone| {
         let (first, count) = (zone.frames.first.0, zone.frames.count.0);
         format!("node {} {} {first:#x}+{count:#x}", zone.key.node.0, zone.key.zone)

@@ -17,10 +17,10 @@ use pagelab_report::frag::{FragReport, FreeBlockSource, KernelFile, ReadingPosit
 use pagelab_report::style::{format_argument, format_bytes};
 
 /// Why buddyinfo has no letters of migratetypes.
-const NO_MIGRATETYPES: &str = "buddyinfo does not state migratetypes";
+const NO_MIGRATETYPES: &str = "free blocks are not listed by migratetype";
 
 /// Why pagetypeinfo has no letters of migratetypes.
-const TYPES_APART: &str = "pagetypeinfo counts the blocks of each migratetype: see free_by_migratetype";
+const TYPES_APART: &str = "pagetypeinfo counts blocks by migratetype: see free_by_migratetype";
 
 type PageSizeOrigin = (PageSize, &'static str);
 
@@ -76,12 +76,12 @@ pub fn load_report(plan: &FragPlan) -> Result<FragReport, Failure> {
 fn from_run_file(plan: &FragPlan, path: &Path) -> Result<FragReport, Failure> {
     let name = path.display().to_string();
     if plan.report.is_some() {
-        return Err(usage_error("--report cannot be used with a run file: it has one snapshot"));
+        return Err(usage_error("--report cannot be used with a run file, which has only one snapshot"));
     }
     let run = pagelab_runfile::read_run_file(path)?;
     let snapshot = run.snapshot.ok_or_else(|| {
         let place = format_args!("cannot read {name}");
-        Failure::expected(place, "a run file with a snapshot", "one of another kind")
+        Failure::expected(place, "a run file with a snapshot", "one without")
             .hint("create one with `pagelab checkup -o FILE`")
     })?;
     let info = snapshot.buddyinfo.map_err(absence_failure)?;
@@ -154,8 +154,8 @@ fn off_list_note(
     let deferred = balance.deferred_pages();
     (deferred > Pages(0)).then(|| {
         format!(
-            "{} more are free and not yet initialised (deferred initialisation): they are on no free list \
-             and not in these numbers; MemFree counts them",
+            "{} more are free but not yet initialised (deferred initialisation): on no free list \
+             and not included here, but counted in MemFree",
             format_bytes(deferred.to_bytes(page_size))
         )
     })
@@ -167,7 +167,8 @@ fn from_text(plan: &FragPlan, path: &Path) -> Result<FragReport, Failure> {
         free_text::parse(&content, plan.report).map_err(|failed| parse_failure(&name, plan, failed))?;
     print_reading_notes(&name, &read, plan);
     if content.last().is_some_and(|&last| last != b'\n') {
-        let doubt = "the last line has no newline; if the text was truncated, its last number is too small";
+        let doubt =
+            "the last line has no newline; if the input is truncated, its last number may be too small";
         output::warn(&format!("warning: {name}: {doubt}"));
     }
     let known = read.page_size.map(|size| (size, "from the report"));
@@ -226,14 +227,13 @@ fn print_reading_notes(name: &str, read: &FreeBlocksText, plan: &FragPlan) {
     let zones = read.buddyinfo.zones.len() + read.unpopulated.len();
     if zones < place.zones_max {
         output::warn(&format!(
-            "warning: {name}: {what} {} has fewer zones than another ({zones}, not {}): it may be truncated",
+            "warning: {name}: {what} {} has fewer zones than another ({zones}, not {}) and may be truncated",
             place.number, place.zones_max
         ));
     }
     if place.unread_reports > 0 {
         output::warn(&format!(
-            "warning: {name}: {} allocation failure reports are ignored; hint: put them into a file of their \
-             own",
+            "warning: {name}: ignoring {} allocation failure reports; hint: move them to a separate file",
             place.unread_reports
         ));
     }
@@ -266,7 +266,7 @@ fn parse_failure(name: &str, plan: &FragPlan, error: ReadError) -> Failure {
     message.push_str("\n  no index was computed");
     if let Some(place) = place.filter(|place| place.count > 1) {
         message.push_str(&format!(
-            "; this is report {} of {}, --report N takes another",
+            "; this is report {} of {}; --report N selects another",
             place.number, place.count
         ));
     }
@@ -281,12 +281,12 @@ fn resolve_page_size(
 ) -> Result<PageSizeOrigin, Failure> {
     match (known, plan.page_size) {
         (Some((size, source)), Some(given)) if size != given => Err(usage_error(&format!(
-            "--page-size {}: {name} states {} ({source}); hint: remove --page-size",
+            "--page-size {}: the page size of {name} is {} ({source}); hint: remove --page-size",
             format_argument(Bytes(given.bytes())),
             format_bytes(Bytes(size.bytes()))
         ))),
         (Some(known), _) => Ok(known),
-        (None, Some(given)) => Ok((given, "as given")),
+        (None, Some(given)) => Ok((given, "from --page-size")),
         (None, None) => Ok((PageSize::DEFAULT, "assumed; see --page-size")),
     }
 }

@@ -52,13 +52,13 @@ pub fn print_difference(plan: &MapPlan, before: &LoadedMap, after: &LoadedMap) -
     let difference = MapDifference::compare_maps(&before.map, &after.map).map_err(|why| {
         let (a, b) = (&before.source.name, &after.source.name);
         Failure::cannot(FailureKind::BadInput, format_args!("compare {a} with {b}"), why)
-            .hint("use two maps of one machine")
+            .hint("compare two maps of the same machine")
     })?;
     let mut notes = [before.notes.clone(), after.notes.clone()].concat();
     if let (Some(a), Some(b)) = (&before.source.host, &after.source.host)
         && a != b
     {
-        notes.push(format!("the maps are of different machines, {a} and {b}"));
+        notes.push(format!("the maps are from different machines: {a} and {b}"));
     }
     let report = DifferenceReport {
         before: before.source.clone(),

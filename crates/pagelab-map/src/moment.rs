@@ -65,8 +65,8 @@ impl MapSourceArg {
             MapSourceArg::Now => pagelab_command::arguments::open_root(None),
             MapSourceArg::Tree(path) => pagelab_command::arguments::open_root(Some(path)),
             MapSourceArg::Recorded(path, _) => Err(usage_error(&format!(
-                "--check {}: a recorded map has no buddyinfo of the same time; hint: check `now` or a saved \
-                 tree",
+                "--check {}: a recorded map has no buddyinfo from the same time; hint: use `now` or a \
+                 saved tree",
                 path.display()
             ))),
         }
@@ -101,7 +101,7 @@ fn load_recorded(path: &Path, selector: MapSelector) -> Result<LoadedMap, Failur
             let (requested, first) = (duration_text(ns), duration_text(first.at_ns));
             let reason = format_args!("no map at or before {requested}");
             Failure::cannot(FailureKind::BadInput, format_args!("draw {name}"), reason)
-                .hint(format!("the first is at {first}"))
+                .hint(format!("the first map is at {first}"))
         })?,
     };
     let map = reader.read_map(index)?;
@@ -158,10 +158,10 @@ pub fn scan_map(root: &Root, plan: &MapPlan) -> Result<(MapSource, PageMapScan, 
     let mut notes = Vec::new();
     if page_size_source.starts_with("assumed") {
         let page_size = options.page_size.bytes();
-        notes.push(format!("assuming pages of {page_size} bytes; hint: --page-size"));
+        notes.push(format!("assuming a page size of {page_size} bytes; hint: use --page-size"));
     }
     if reader.parse(paths::IOMEM, pagelab_formats::iomem::parse).is_ok_and(|iomem| iomem.is_hidden()) {
-        notes.push("physical addresses are hidden (iomem): holes may be shown as unknown".to_owned());
+        notes.push("iomem hides physical addresses: holes may be shown as unknown".to_owned());
     }
     for problem in reader.problems() {
         output::warn(&format!("warning: {}", problem.message));

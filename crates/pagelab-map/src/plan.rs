@@ -107,7 +107,7 @@ impl PictureFormat {
     /// The format that the end of a file name states.
     pub fn from_path(path: &Path) -> Result<PictureFormat, Failure> {
         let name = path.display();
-        let expected = "the format follows from the extension: .png, .svg, .html";
+        let expected = "expected a name ending in .png, .svg or .html";
         let Some(extension) = path.extension() else {
             return Err(usage_error(&format!("--output {name}: {expected}")));
         };

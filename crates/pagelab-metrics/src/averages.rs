@@ -143,7 +143,7 @@ pub fn compute_averages(run: &Run) -> Reading<Averages> {
     let Some((first, last)) = readings.first().zip(readings.last()) else {
         let (why, detail) = match readings_left_out {
             0 => (AbsenceReason::NotThere, "the run has no samples of MemTotal and MemFree"),
-            _ => (AbsenceReason::Failed, "every reading of it failed"),
+            _ => (AbsenceReason::Failed, "every reading failed"),
         };
         return Err(
             Absence::new("meminfo", why, detail).with_hint("record the machine with `pagelab record`")
@@ -159,7 +159,7 @@ pub fn compute_averages(run: &Run) -> Reading<Averages> {
             .filter_map(|(used, &weight)| Some((of(used)? as f64, weight)))
             .collect();
         TimeStatistics::from_weighted(&weighted).ok_or_else(|| {
-            Absence::new("meminfo", AbsenceReason::NotThere, "the run has no Buffers and Cached")
+            Absence::new("meminfo", AbsenceReason::NotThere, "the run has no samples of Buffers and Cached")
         })
     };
     Ok(Averages {
@@ -221,7 +221,7 @@ fn fault_rates(run: &Run) -> Reading<FaultRates> {
     }
     let rates = TimeStatistics::from_weighted(&minor_rates).zip(TimeStatistics::from_weighted(&major));
     let (minor, major) = rates.ok_or_else(|| {
-        absent(AbsenceReason::Undefined, "a rate needs two readings with increased counters")
+        absent(AbsenceReason::Undefined, "a rate needs two readings without a counter reset between them")
     })?;
     Ok(FaultRates { minor, major })
 }

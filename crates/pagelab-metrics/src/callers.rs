@@ -146,7 +146,7 @@ pub fn aggregate_callers(stacks: &FallbackStacks) -> CallerTable {
     for stack in &stacks.stacks {
         all += stack.counts;
         let frames = frames_from_requester(stack);
-        let function = frames.first().map_or("no frame of the kernel", String::as_str);
+        let function = frames.first().map_or("no kernel frame", String::as_str);
         by_function.entry(function).or_default().push((stack, frames));
     }
     let mut callers: Vec<Caller> = by_function
@@ -217,7 +217,7 @@ mod tests {
             ("__d_alloc", 11),
             ("pte_alloc_one", 5),
             ("__alloc_pages.constprop.0", 1),
-            ("no frame of the kernel", 1),
+            ("no kernel frame", 1),
         ];
         assert_eq!(got, expected);
         assert_eq!((callers.total.events, callers.total.polluting), (160, 18));

@@ -155,8 +155,7 @@ fn compare_workload(
     });
     let same_baseline = baselines.collect::<std::collections::BTreeSet<_>>().len() == 1;
     if !same_baseline {
-        refused
-            .push(format!("workload {}: the effects of variants, because the baselines differ", head.name));
+        refused.push(format!("workload {}: effects of variants, because the baselines differ", head.name));
     }
     let judged = workload_effects[0].primary_measure();
     for variant in &plan.variants {
@@ -177,7 +176,7 @@ fn compare_workload(
             let Some(of_all) = measures_of_runs else { continue };
             if let Some((at, other)) = of_all.iter().enumerate().find(|(_, of)| of.unit != measure.unit) {
                 refused.push(format!(
-                    "measure {} of {}: it is in {} in {}, in {} in {}",
+                    "measure {} of {}: the unit is {} in {}, {} in {}",
                     measure.name, head.name, measure.unit.0, first.name, other.unit.0, all[at].name
                 ));
                 continue;
@@ -215,10 +214,10 @@ fn find_variant(all: &[ComparedRun<'_>], name: &str) -> Result<Vec<usize>, Strin
                 let shown = |of: &[(String, String)], other: &[(String, String)]| {
                     let own = of.iter().filter(|setting| !other.contains(setting));
                     let own: Vec<String> = own.map(|(key, value)| format!("{key} = {value}")).collect();
-                    if own.is_empty() { "nothing of it".to_owned() } else { own.join(", ") }
+                    if own.is_empty() { "nothing extra".to_owned() } else { own.join(", ") }
                 };
                 return Err(format!(
-                    "variant {name}: it sets {} in {first}, {} in {}",
+                    "variant {name} sets {} in {first}, {} in {}",
                     shown(known, &variant_settings),
                     shown(&variant_settings, known),
                     one.name
@@ -343,7 +342,7 @@ mod tests {
         let mut other = one.clone();
         other.plan.variants[1].settings[0].1 = "madvise".to_owned();
         let found = compare_runs(&[("a", &one), ("b", &other)]).unwrap();
-        assert_eq!(found.not_compared, ["variant on: it sets thp = always in a, thp = madvise in b"]);
+        assert_eq!(found.not_compared, ["variant on sets thp = always in a, thp = madvise in b"]);
         assert!(found.rows.iter().all(|row| row.variant == "off"));
 
         let mut other = one.clone();
@@ -369,7 +368,7 @@ mod tests {
             *measure = Measure::new(name, "us", measure.better, value, "");
         });
         let found = compare_runs(&[("a", &one), ("b", &other)]).unwrap();
-        assert_eq!(found.not_compared[0], "measure wall of chase: it is in ns in a, in us in b");
+        assert_eq!(found.not_compared[0], "measure wall of chase: the unit is ns in a, us in b");
         assert!(found.rows.iter().all(|row| row.head.name != "wall"));
     }
 

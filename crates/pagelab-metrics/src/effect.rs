@@ -250,7 +250,7 @@ impl ExperimentEffects {
         let no_floor = Arc::new(Absence::new(
             "the noise floor",
             AbsenceReason::Undefined,
-            "differences are paired by seed, and equal trials are equal bit by bit",
+            "trials are paired by seed, and repeated trials are bit-identical",
         ));
         let judge = |(workload, gathered): (usize, GatheredWorkload)| {
             judge_workload(plan, workload, gathered, &floors, &no_floor)
@@ -356,7 +356,7 @@ fn judge_ratios(
         rows.sort_by_key(|row| row.round);
         let values: Vec<f64> = rows.iter().map(|row| row.value).collect();
         let effect = match Some(column) == baseline {
-            true => Err(no_ratio("it is the baseline")),
+            true => Err(no_ratio("this is the baseline")),
             false => {
                 let pairs = pair_rounds(&mean_logs_by_round(rows.iter().copied()), &baseline_logs);
                 judge_effect(pairs, measure_values.head.better, &values, floor, &trials[column])
@@ -399,13 +399,13 @@ fn judge_effect(
 ) -> Reading<Effect> {
     let Some(ratio) = pairs.ratio() else {
         return Err(no_ratio(match values {
-            [] => "no trial of this variant has it",
-            values if values.iter().any(|&value| value <= 0.0) => "a value is not above 0",
-            _ => "no round has it for this variant and above 0 for the baseline",
+            [] => "no trial of this variant has a value",
+            values if values.iter().any(|&value| value <= 0.0) => "a value is 0 or negative",
+            _ => "no pair of values above 0",
         }));
     };
     if !(1.0 / paired::RATIO_MAX..=paired::RATIO_MAX).contains(&ratio) {
-        return Err(no_ratio("it is out of range"));
+        return Err(no_ratio("the ratio is out of range"));
     }
     let interval = pairs.t_interval();
     let verdict = judge_ratio(&pairs, interval, better, floor, counts);
@@ -445,7 +445,7 @@ impl NoiseFloor {
                 _ => format!("{pairs} pairs of equal runs, {PAIRS_MIN} needed"),
             };
             Absence::new("the noise floor", AbsenceReason::Undefined, detail)
-                .with_hint("use more rounds with a second baseline")
+                .with_hint("run more rounds with a second baseline trial")
         })
     }
 

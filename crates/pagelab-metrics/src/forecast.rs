@@ -430,7 +430,7 @@ fn predict_multi_block(machine: &ForecastInputs, request: AllocationRequest) -> 
 /// The absence of a forecast for which something is missing.
 fn forecast_absence(cause: &Absence) -> Absence {
     Absence::new(cause.source.clone(), cause.why, cause.reason())
-        .with_hint(cause.hint.clone().unwrap_or_else(|| "run it where this is readable".to_owned()))
+        .with_hint(cause.hint.clone().unwrap_or_else(|| "run it where this can be read".to_owned()))
 }
 
 /// The absence of a forecast that has no meaning.

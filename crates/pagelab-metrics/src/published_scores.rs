@@ -122,12 +122,12 @@ pub fn compare_shapes(ours: &[Vec<u16>; 3], published: &PublishedScores) -> Vec<
     let rise = |curves: &[Vec<u16>; 3]| end(&curves[1]) / end(&curves[0]).max(1.0);
     let mut checks = vec![
         ShapeCheck {
-            question: "no curve falls with the order".to_owned(),
+            question: "no curve decreases with the order".to_owned(),
             holds: ours.iter().all(|curve| is_rising(curve)),
             numbers: String::new(),
         },
         ShapeCheck {
-            question: format!("fragmenting raises the end at least {RISE_FACTOR_MIN:.0} times"),
+            question: format!("fragmenting raises the end of the curve at least {RISE_FACTOR_MIN:.0} times"),
             holds: rise(ours) >= RISE_FACTOR_MIN,
             numbers: format!("{:.0} and {:.0} times", rise(ours), rise(&theirs)),
         },
@@ -138,13 +138,13 @@ pub fn compare_shapes(ours: &[Vec<u16>; 3], published: &PublishedScores) -> Vec<
         // Order 0 is 0 by definition.
         let ranks = rank_correlation(&our[1.min(common)..common], &their[1.min(common)..common]);
         checks.push(ShapeCheck {
-            question: format!("{}: the orders rank alike", phase.name()),
+            question: format!("{}: the orders rank similarly", phase.name()),
             holds: ranks.is_some_and(|ranks| ranks >= RANKS_MIN),
             numbers: ranks.map_or("a flat curve has no ranks".to_owned(), |ranks| format!("{ranks:.2}")),
         });
         let (knee, theirs) = (half_height_order(our), half_height_order(their));
         checks.push(ShapeCheck {
-            question: format!("{}: the knee is within {KNEE_DISTANCE_MAX} orders", phase.name()),
+            question: format!("{}: the knees differ by at most {KNEE_DISTANCE_MAX} orders", phase.name()),
             holds: knee.zip(theirs).is_some_and(|(a, b)| a.abs_diff(b) <= KNEE_DISTANCE_MAX),
             numbers: format!("order {} and {}", format_knee(knee), format_knee(theirs)),
         });
@@ -165,7 +165,7 @@ fn check_partial_recovery(
     let share =
         |left: Option<f64>| left.map_or("nothing".to_owned(), |left| format!("{:.0} %", left * 100.0));
     ShapeCheck {
-        question: "compaction leaves a part of what fragmenting made".to_owned(),
+        question: "compaction undoes only part of the fragmentation".to_owned(),
         holds: remaining_share(ours).is_some_and(|left| left > 0.02 && left < 0.98),
         numbers: format!("{} and {}", share(remaining_share(ours)), share(remaining_share(theirs))),
     }
@@ -217,11 +217,11 @@ mod tests {
         assert_eq!(
             failed,
             [
-                "compaction leaves a part of what fragmenting made",
-                "fragmented: the orders rank alike",
-                "fragmented: the knee is within 2 orders",
-                "compacted again: the orders rank alike",
-                "compacted again: the knee is within 2 orders"
+                "compaction undoes only part of the fragmentation",
+                "fragmented: the orders rank similarly",
+                "fragmented: the knees differ by at most 2 orders",
+                "compacted again: the orders rank similarly",
+                "compacted again: the knees differ by at most 2 orders"
             ]
         );
         assert!(compare_shapes(&[vec![], vec![], vec![]], &PUBLISHED[0]).iter().any(|check| !check.holds));

@@ -575,11 +575,11 @@ impl GiganticSupply {
     ) -> Reading<GiganticCounts> {
         let absent = |detail: &str| Absence::new("census", AbsenceReason::Undefined, detail);
         if matches!(coverage, Coverage::Sample(_)) {
-            let absence = absent("a sample of pageblocks covers no larger range");
-            return Err(absence.with_hint("allow the census more time"));
+            let absence = absent("a sample of pageblocks does not cover larger ranges");
+            return Err(absence.with_hint("give the census more time"));
         }
         if order < pageblock_order {
-            return Err(absent("smaller than the counted blocks"));
+            return Err(absent("smaller than a pageblock"));
         }
         let mut counts = GiganticCounts::default();
         for zone in zones {

@@ -104,10 +104,10 @@ pub fn judge_zone(
     let unknown = |reason| ZoneVerdict::Unknown { reason };
     let Some(zone) = zones.get(at) else { return unknown("the report has no such zone") };
     let Some(watermark) = zone.watermark else {
-        return unknown("the report does not state the watermark of this zone");
+        return unknown("the report lacks the watermarks of this zone");
     };
     let Some(reserves) = &watermark.lowmem_reserve else {
-        return unknown("the report does not state the lowmem reserve of this zone");
+        return unknown("the report lacks the lowmem reserve of this zone");
     };
     let mut verdicts = zone_layouts(zones, reserves.len()).into_iter().filter_map(|kinds| {
         let index_of = |name: &str| kinds.iter().position(|&kind| kind == name);
@@ -124,10 +124,10 @@ pub fn judge_zone(
         Some(check_watermark(request, order, watermark, (reserve, highest), areas))
     });
     let Some(first) = verdicts.next() else {
-        return unknown("the lowmem reserve does not fit the names of the zones");
+        return unknown("the lowmem reserves do not match the zone names");
     };
     if verdicts.any(|other| other != first) {
-        return unknown("it is not known which zones the kernel has, and so which reserve applies");
+        return unknown("the zones of this kernel are unknown, and thus which lowmem reserve applies");
     }
     match (first, letters) {
         (ZoneVerdict::Allowed(check), Some(letters)) => {
@@ -329,9 +329,9 @@ mod tests {
             }
         };
         // Normal is the second zone at most: an entry of its own cannot be above 0.
-        assert!(reason(&[5, 5], &["Normal"]).contains("does not fit"));
+        assert!(reason(&[5, 5], &["Normal"]).contains("do not match"));
         // DMA or DMA32 may be the zone below Normal, or none; Movable and Device above it.
-        assert!(reason(&[0, 0, 0], &["Normal", "DMA", "DMA32"]).contains("does not fit"));
+        assert!(reason(&[0, 0, 0], &["Normal", "DMA", "DMA32"]).contains("do not match"));
         // With HighMem in place of DMA32, Normal would have the second entry, and a zone without memory the
         // third.
         let dma = ("DMA", watermark(16, 4, &[0, 0, 20, 20, 20]));

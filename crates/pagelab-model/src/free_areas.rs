@@ -29,7 +29,7 @@ impl TryFrom<Vec<u64>> for FreeAreas {
     type Error = &'static str;
 
     fn try_from(counts: Vec<u64>) -> Result<FreeAreas, Self::Error> {
-        FreeAreas::new(counts).ok_or("more orders than there can be")
+        FreeAreas::new(counts).ok_or("too many orders")
     }
 }
 

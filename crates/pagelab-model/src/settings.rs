@@ -113,7 +113,7 @@ impl TryFrom<UncheckedChoice> for SysfsChoice {
         let is_offered = selected < options.len();
         is_offered
             .then_some(SysfsChoice { options, selected })
-            .ok_or("the option in force is not in the list")
+            .ok_or("the selected option is not in the list")
     }
 }
 

@@ -112,7 +112,7 @@ impl TryFrom<u64> for PageSize {
     type Error = &'static str;
 
     fn try_from(bytes: u64) -> Result<PageSize, Self::Error> {
-        PageSize::new(bytes).ok_or("a page size is a power of two between 1 KiB and 1 GiB")
+        PageSize::new(bytes).ok_or("a page size must be a power of two from 1 KiB to 1 GiB")
     }
 }
 

@@ -77,7 +77,7 @@ pub fn find_missing(
     arguments.extend(names.iter().map(String::as_str));
     let output = query_apt("apt-get", &arguments, hints, observer)?;
     if !output.status.success() {
-        let action = format!("cannot find {} in the lists of apt", names.join(", "));
+        let action = format!("cannot find {} in apt's package lists", names.join(", "));
         let hint = format!("run `apt-get update` as root; {}", hints.alternative);
         return Err(command_error(&action, &output, &hint, hints));
     }
@@ -92,7 +92,7 @@ pub fn find_missing(
             let it = known.iter().find(|offer| format!("{}={}", offer.name, offer.version) == *name);
             records.push(it.cloned().ok_or_else(|| {
                 Failure::not_available(format!(
-                    "cannot fetch {name}: apt would install it, but does not list it; hint: {}",
+                    "cannot fetch {name}: apt-get would install it, but apt-cache does not list it; hint: {}",
                     hints.alternative
                 ))
             })?);
@@ -180,7 +180,7 @@ pub fn unpack_package(
 fn find_single_deb(folder: &Path) -> Result<PathBuf, Failure> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut debs = entries.filter(|path| path.extension().is_some_and(|extension| extension == "deb"));
-    let why = "apt-get succeeded without a package file; hint: try again";
+    let why = "apt-get succeeded but left no package file; hint: try again";
     debs.next().ok_or_else(|| Failure::not_available(why))
 }
 
@@ -195,9 +195,8 @@ fn run(
     output.map_err(|why| match why {
         CommandError::NotFound => {
             let otherwise = hints.alternative;
-            let message = format!(
-                "cannot find {program}: packages are downloaded with apt and dpkg; hint: {otherwise}"
-            );
+            let message =
+                format!("cannot find {program}: downloading packages needs apt and dpkg; hint: {otherwise}");
             Failure::not_available(message)
         }
         CommandError::RunFailed(error) => Failure::system_error(format!("cannot run {program}"), error),

@@ -91,7 +91,7 @@ fn prefault_memory(snapshot: &Snapshot, options: &ProbeOptions) -> Option<String
     let warmed = warm_host_memory(&Root::live(), buffer_bytes, &|| false);
     let short = warmed.shortfall_reason.map_or(String::new(), |why| format!(" ({why})"));
     Some(format!(
-        "the host reclaims free memory: {} of {} was touched first, which took {} of CPU time{short}",
+        "the host reclaims free memory: {} of {} was touched first, at a cost of {} of CPU time{short}",
         format_bytes(warmed.warmed),
         format_bytes(buffer_bytes),
         format_seconds(warmed.cpu_ns)

@@ -136,7 +136,7 @@ pub fn probe(options: &ProbeOptions, facts: &ProbeFacts, samples: SampleSink<'_>
     let mut run = ProbeState::new(options, facts, samples, started_ns);
     let offered = OomScoreGuard::new();
     if let Err(absence) = &offered {
-        run.notes.push(format!("the probe cannot set its oom_score_adj: {}", absence.reason()));
+        run.notes.push(format!("cannot set the oom_score_adj of the probe: {}", absence.reason()));
     }
     let (huge, access) = match budget.insufficient_budget() {
         Some(absence) => (Err(absence.clone()), Err(absence)),
@@ -147,14 +147,15 @@ pub fn probe(options: &ProbeOptions, facts: &ProbeFacts, samples: SampleSink<'_>
     };
     if facts.virtual_machine == Some(true) && access.is_ok() {
         run.notes.push(
-            "this is a virtual machine: it is unknown whether the host uses huge pages, and walks of the \
-             host's page tables are included in these times"
+            "this is a virtual machine: whether the host uses huge pages is unknown, and these times include \
+            walks of the host's page tables"
                 .to_owned(),
         );
     }
     if facts.thp_mode.as_deref() == Some("never") && huge.as_ref().is_ok_and(|huge| huge.allocated > 0) {
         run.notes.push(
-            "THP is set to never: MADV_COLLAPSE still allocates huge pages, page faults do not".to_owned(),
+            "THP is set to never: MADV_COLLAPSE still allocates huge pages, but page faults do not"
+                .to_owned(),
         );
     }
     ProbeResults { budget: budget.amount, budget_limit: budget.bound, huge, access, notes: run.notes }
@@ -207,7 +208,7 @@ fn measure_collapses(run: &mut ProbeState<'_>, budget: Bytes) -> Reading<HugePag
     if count == 0 {
         let (one, may) = (format_bytes(size), format_bytes(budget));
         let detail =
-            format!("a huge page of {one}, needed twice during a collapse, exceeds the limit of {may}");
+            format!("a collapse needs twice the huge page size of {one}, which exceeds the limit of {may}");
         return Err(Absence::new("MADV_COLLAPSE", AbsenceReason::NotPermitted, detail));
     }
     let failed = |what: &str, error: std::io::Error| {
@@ -233,11 +234,12 @@ fn measure_collapses(run: &mut ProbeState<'_>, budget: Bytes) -> Reading<HugePag
         let huge_page_range = index * size.0..(index + 1) * size.0;
         let before_ns = clock::monotonic_ns();
         if before_ns >= deadline_ns {
-            run.notes.push(format!("only {index} of {count} huge pages were requested in the time limit"));
+            run.notes
+                .push(format!("only {index} of {count} huge pages were requested within the time limit"));
             break;
         }
         map.advise(huge_page_range.clone(), Advice::HugePage)
-            .map_err(|e| failed("cannot lift MADV_NOHUGEPAGE", e))?;
+            .map_err(|e| failed("cannot clear MADV_NOHUGEPAGE", e))?;
         let asked_ns = clock::monotonic_ns();
         let answer = map.advise(huge_page_range, Advice::Collapse);
         let latency_ns = clock::monotonic_ns().saturating_sub(asked_ns);
@@ -249,7 +251,7 @@ fn measure_collapses(run: &mut ProbeState<'_>, budget: Bytes) -> Reading<HugePag
             Err(error) if index == 0 && error.kind() == std::io::ErrorKind::InvalidInput => {
                 let detail = format!("this kernel does not support it, or rejects it here: {error}");
                 return Err(Absence::new("MADV_COLLAPSE", AbsenceReason::NotThere, detail)
-                    .with_hint("Linux 6.1 or later has it"));
+                    .with_hint("use Linux 6.1 or later"));
             }
             Err(error) => probe.first_error = probe.first_error.or_else(|| Some(error.to_string())),
         }

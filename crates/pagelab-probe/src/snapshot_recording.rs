@@ -77,7 +77,9 @@ impl Recording {
         let after_ns = self.shared.elapsed_ns();
         let ending = match &file.failure {
             None => RunEnd::Complete { after_ns },
-            Some(_) => RunEnd::Stopped { after_ns, reason: "it was not completely stored".to_owned() },
+            Some(_) => {
+                RunEnd::Stopped { after_ns, reason: "the snapshot was not completely stored".to_owned() }
+            }
         };
         let closed = file.writer.take().map(|writer| writer.close(ending));
         match file.failure.take().or(closed.and_then(Result::err)) {

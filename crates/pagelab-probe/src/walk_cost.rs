@@ -36,7 +36,7 @@ pub fn measure(snapshot: &Snapshot, largest: Bytes) -> Result<WalkCostCurve, Fai
     if reach.saturating_mul(2) > largest.0 {
         let least = format_bytes(Bytes(reach.saturating_mul(2)));
         return Err(refused(format!(
-            "the TLB reach is too large for buffers below {least}; hint: use a larger size"
+            "the TLB reach requires buffers of at least {least}; hint: use a larger size"
         )));
     }
     let _status = CommandStatus::start(
@@ -67,14 +67,14 @@ pub fn measure(snapshot: &Snapshot, largest: Bytes) -> Result<WalkCostCurve, Fai
     let mut origin = format!("measured {when} on {}", machine_key(&snapshot.machine));
     if let Some(cpus) = meanwhile {
         origin.push_str(&format!(
-            ", while other programs used {cpus:.1} CPUs: walks of near lines are cheaper on a quiet machine"
+            ", while other processes used {cpus:.1} CPUs: near walks are cheaper on an idle machine"
         ));
     }
     let fitted = walk_fit::fit_walk_cost(&measured, reach / page_size.bytes(), page_size, origin);
     let found = fitted.ok_or_else(|| {
         refused(
             "no huge pages were allocated, or base pages were not slower; hint: try again on a quieter \
-             machine"
+            machine"
                 .to_owned(),
         )
     })?;

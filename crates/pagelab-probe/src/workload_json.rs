@@ -30,7 +30,11 @@ pub fn outcome_json(
         .field("merit", figure_json(&outcome.figure_of_merit))
         .field("working_set_bytes", outcome.working_set.0)
         .field("checksum", format!("{:016x}", outcome.checksum))
-        .optional("latency", outcome.latencies.as_ref().map(latency_json), "it times no single operations")
+        .optional(
+            "latency",
+            outcome.latencies.as_ref().map(latency_json),
+            "it does not time single operations",
+        )
         .field("figures", to_array(&outcome.figures, figure_json))
         .field("phase", phase_json(phase))
         .field("hot_regions", to_array(&outcome.hot_regions, hot_region_json))
@@ -110,7 +114,7 @@ const PERCENTILES: [(&str, u64); 5] =
 fn latency_json(latencies: &LatencyHistogram) -> JsonObject {
     let object = JsonObject::new().field("count", latencies.count());
     let with_percentiles = PERCENTILES.iter().fold(object, |object, (name, of_100_000)| {
-        object.optional(name, latencies.percentile_ns(*of_100_000), "there was no operation")
+        object.optional(name, latencies.percentile_ns(*of_100_000), "no operation was timed")
     });
     with_percentiles.field("max_ns", latencies.max_ns())
 }
@@ -191,9 +195,9 @@ pub fn external_outcome_json(manifest: &Manifest, options: &WorkloadOptions, out
         .field("version", env!("CARGO_PKG_VERSION"))
         .field("options", options_json(options))
         .field("merit", external_figure_json(&outcome.merit))
-        .optional("working_set_bytes", None::<u64>, "an external program does not report it")
+        .optional("working_set_bytes", None::<u64>, "external workloads do not report it")
         .optional("checksum", outcome.checksum.clone(), "this workload has none")
-        .optional("latency", None::<u64>, "an external program reports its own, in figures")
+        .optional("latency", None::<u64>, "external workloads report latency in `figures`")
         .field("figures", to_array(&outcome.figures, external_figure_json))
         .field("hot_regions", Vec::<Value>::new())
         .field("generator", manifest.summary.as_str())

@@ -68,7 +68,7 @@ pub fn run_plan(plan: &RecordPlan, is_dry_run: bool, json: bool) -> Result<u8, F
         output::warn(&format!("warning: {}", not_recorded_text("maps", &absence)));
     }
     if sampler.is_empty() {
-        let reason = "this machine has none of them";
+        let reason = "none of them is available on this machine";
         return Err(Failure::cannot(FailureKind::NotAvailable, "record these metrics", reason)
             .hint("choose other --metrics"));
     }
@@ -162,7 +162,7 @@ fn finish_recording(
             (RunEnd::Stopped { after_ns, reason: why.to_owned() }, why)
         }
         (RecordingEnd::FileFailed(error), _) => {
-            let why = "cannot write to the file any more";
+            let why = "writing to the file failed";
             (RunEnd::Stopped { after_ns, reason: error.to_string() }, why)
         }
     };
@@ -253,7 +253,7 @@ fn print_dry_run(plan: &RecordPlan, as_json: bool) -> Result<u8, Failure> {
             None => "until Ctrl-C".to_owned(),
         };
         writeln!(out, "would record into {path}, every {}, {length}", format_duration(plan.every_ns))?;
-        writeln!(out, "  {:<13} {:>7}  {:>10}  CPU of a read", "metric", "columns", "read every")?;
+        writeln!(out, "  {:<13} {:>7}  {:>10}  CPU per read", "metric", "columns", "read every")?;
         for share in &shares {
             let cost =
                 if share.columns > 0 { format_duration(share.cpu_ns) } else { "not available".to_owned() };
@@ -263,8 +263,8 @@ fn print_dry_run(plan: &RecordPlan, as_json: bool) -> Result<u8, Failure> {
         let per_day = if plan.for_ns.is_some() { "" } else { " a day" };
         writeln!(
             out,
-            "a sample costs {} of CPU on average; {} ticks{per_day} take ~{}\n\
-             if memory stays as busy as now, or ~{} if all values change",
+            "a sample takes {} of CPU time on average; {} ticks{per_day} need ~{}\n\
+             at the present rate of change, or ~{} if every value changes",
             format_duration(cpu_ns),
             format_count(ticks.into()),
             format_bytes(low),
@@ -292,8 +292,8 @@ fn map_cost_text(every_ns: u64, map: &Result<ScannedMap, String>) -> String {
     let interval = format_duration(every_ns);
     match map {
         Ok(map) => format!(
-            "and a map every {interval}: a scan of {}, {} of CPU to encode it, {} now,\n\
-             less for a difference to the previous map",
+            "and a map every {interval}: {} to scan, {} of CPU time to encode, {} now,\n\
+             less for a delta from the previous map",
             format_duration(map.scan_ns),
             format_duration(map.encode_ns),
             format_bytes(Bytes(map.bytes())),

@@ -145,8 +145,8 @@ impl RecordSummary<'_> {
             let ([cpu_middle, cpu_most], [late_middle, late_most]) =
                 (cpu.map(format_duration), late.map(format_duration));
             text += &format!(
-                "a sample cost {cpu_middle} of CPU (most: {cpu_most}) and began {late_middle} late \
-                 (most: {late_most})\n"
+                "a sample took {cpu_middle} of CPU time (max: {cpu_most}) and started {late_middle} late \
+                 (max: {late_most})\n"
             );
         }
         text + &format!("→ pagelab report {file}        → pagelab usage {file}\n")

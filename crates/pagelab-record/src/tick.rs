@@ -234,21 +234,21 @@ impl GapDetector {
 }
 
 /// Text of a gap in which SIGCONT arrived.
-const STOPPED_TEXT: &str = "this process was stopped by a signal, and continued";
+const STOPPED_TEXT: &str = "this process was stopped by a signal and continued";
 
 /// Returns the first reason that accounts for at least half of the gap.
 fn explain_gap(gap_ns: u64, before: &ClockReadings, after: &ClockReadings, continued: bool) -> String {
     let half_ns = gap_ns / 2;
     let asleep_ns = after.asleep_ns.saturating_sub(before.asleep_ns);
     if asleep_ns >= half_ns {
-        return format!("the machine slept for {}", format_duration(asleep_ns));
+        return format!("the machine was suspended for {}", format_duration(asleep_ns));
     }
     if continued || (before.was_stopped && before.busy_ns >= half_ns) {
         return STOPPED_TEXT.to_owned();
     }
     if before.busy_ns >= half_ns {
         return format!(
-            "the previous tick took {}: reading files, or writing to the disk",
+            "the previous tick took {}: reading files or writing to disk",
             format_duration(before.busy_ns)
         );
     }
@@ -352,9 +352,9 @@ mod tests {
             ..ClockReadings::default()
         };
         for (after, continued, said) in [
-            (after(9, 0), false, "the machine slept for 9 s"),
-            (after(9, 0), true, "the machine slept for 9 s"),
-            (after(0, 8), true, "this process was stopped by a signal, and continued"),
+            (after(9, 0), false, "the machine was suspended for 9 s"),
+            (after(9, 0), true, "the machine was suspended for 9 s"),
+            (after(0, 8), true, "this process was stopped by a signal and continued"),
             (after(4, 6), false, "no CPU was available for 6 s"),
             (after(4, 4), false, "unknown cause"),
         ] {

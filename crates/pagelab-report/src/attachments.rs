@@ -61,11 +61,11 @@ pub(crate) fn write_series(
             .left("", |(of, ..)| series_name(of))
             .left(title, |(_, points, found)| match found {
                 Some(_) => sparkline(points, SPARK_COLUMNS, style),
-                None => "nothing".to_owned(),
+                None => "no data".to_owned(),
             })
-            .right("least", |(.., found)| number(found.map(|of| of.min)))
+            .right("min", |(.., found)| number(found.map(|of| of.min)))
             .right("median", |(.., found)| number(found.map(|of| of.median)))
-            .right("most", |(.., found)| number(found.map(|of| of.max)))
+            .right("max", |(.., found)| number(found.map(|of| of.max)))
             .right("last", |(_, points, _)| number(points.last().map(|point| point.1)))
             .add_to(output, 0, trial.series.iter().map(series_row));
     }
@@ -96,6 +96,6 @@ pub(crate) fn write_notes(output: &mut TextReport, experiment: &Experiment) {
     }
     load_notes.iter().for_each(|note| output.add_paragraph("note: ", note));
     if pictures > 0 {
-        output.add_text(&format!("{} of memory: in the file", format_plural(pictures, "picture")));
+        output.add_text(&format!("{} of memory stored in the run file", format_plural(pictures, "picture")));
     }
 }

@@ -117,8 +117,8 @@ pub fn render(runs: &[RunAverages], view: View<'_>, style: TextStyle) -> String 
     let mut legend = "used: total - free · cached: Buffers + Cached + SwapCached".to_owned();
     if view.verbose {
         legend.push_str(
-            " · means are weighted by time, half the interval to each neighbour · p95: 95th percentile over \
-             time · minor faults: pgfault - pgmajfault",
+            " · means are time-weighted: a sample counts for half the interval to each neighbour · p95: 95th \
+             percentile over time · minor faults: pgfault - pgmajfault",
         );
     }
     output.add_dim_text(&legend);
@@ -209,10 +209,7 @@ fn write_recording(output: &mut TextReport, run: &RunAverages) {
         }
     }
     if averages.readings_left_out > 0 {
-        facts.push(format!(
-            "{} omitted: a field could not be read",
-            format_count(averages.readings_left_out as u128)
-        ));
+        facts.push(format!("{} omitted: unreadable field", format_count(averages.readings_left_out as u128)));
     }
     let absences = [averages.page_cache.as_ref().err(), averages.faults_per_second.as_ref().err()];
     facts.extend(absences.into_iter().flatten().map(|why| format!("{}: {}", why.source, why.reason())));

@@ -120,7 +120,7 @@ fn reassurance_text(snapshot: &Snapshot, checkup: &Checkup) -> String {
     let available = checkup.usage.and_then(|usage| usage.share(usage.available));
     let facts = [
         of_limit.map(|(used, limit)| {
-            format!("{} of this group's {} used", format_bytes(used), format_bytes(limit))
+            format!("{} of this cgroup's {} used", format_bytes(used), format_bytes(limit))
         }),
         fallback.map(|(wanted, share)| {
             format!("{} of {} THP faults fell back", format_percent(share), format_count(wanted.into()))

@@ -34,7 +34,7 @@ pub fn render(
         left_out |= write_orders(&mut output, compaction);
     }
     if left_out {
-        output.add_dim_indented("F_i is left out of tables in which all requests would succeed");
+        output.add_dim_indented("F_i is omitted from tables where every request would succeed");
     }
     output.add_gap();
     write_actions(&mut output, compaction);
@@ -52,7 +52,7 @@ pub fn render(
 /// Renders a plan: its actions in order.
 pub fn render_plan(actions: &[String]) -> String {
     let lines: String = actions.iter().map(|action| format!("  {action}\n")).collect();
-    format!("planned actions, in this order; they cannot be undone:\n{lines}")
+    format!("planned actions, in order; they cannot be undone:\n{lines}")
 }
 
 /// Returns the result in one sentence.
@@ -62,14 +62,17 @@ pub fn format_headline(compaction: &CompactionReport, size: &str) -> String {
     match compaction.verdict() {
         CompactionVerdict::Gained(gained) => {
             format!(
-                "{} huge pages ({size}) more: {} → {}",
+                "{} more huge pages ({size}): {} → {}",
                 areas(gained),
                 areas(huge_before),
                 areas(huge_after)
             )
         }
         CompactionVerdict::NothingToDo => {
-            format!("nothing to gain: {} huge pages ({size}), and no partly used block", areas(huge_after))
+            format!(
+                "nothing to gain: {} free huge pages ({size}), all other blocks huge or polluted",
+                areas(huge_after)
+            )
         }
         CompactionVerdict::NothingChanged if huge_after == huge_before => {
             format!("compaction did not help: {} huge pages ({size}) before and after", areas(huge_after))
@@ -166,12 +169,12 @@ fn write_actions(output: &mut TextReport, compaction: &CompactionReport) {
     };
     let (daemon, direct) = (others(CompactionWorker::Kcompactd), others(CompactionWorker::Direct));
     if !daemon.is_empty() {
-        output.add_indented(&format!("of that by kcompactd, which ran at the same time: {daemon}"));
+        output.add_indented(&format!("of this, by kcompactd, which ran concurrently: {daemon}"));
     }
     if !direct.is_empty() {
         let who = match compaction.actions.requests {
-            Some(_) => "for tasks that waited for memory, including these requests",
-            None => "for programs that waited for memory (not counting this compaction)",
+            Some(_) => "direct compaction, including these requests",
+            None => "direct compaction by programs (excluding this compaction)",
         };
         output.add_indented(&format!("{who}: {direct}"));
     }
@@ -184,7 +187,7 @@ fn write_kernel_compaction(output: &mut TextReport, compaction: &CompactionRepor
     };
     let times = match action.run_count {
         0 | 1 => String::new(),
-        times => format!(" {times} times, with dirty pages written back in between,"),
+        times => format!(" ({times} passes, dirty pages written back in between)"),
     };
     let allocated_text = action.huge_pages_after.map_or(String::new(), |after| {
         format!(
@@ -194,8 +197,8 @@ fn write_kernel_compaction(output: &mut TextReport, compaction: &CompactionRepor
         )
     });
     output.add_indented(&format!(
-        "compacting{times} took {}: {} pages migrated, {} failed to migrate, {} isolated; {} pages \
-         scanned for migration, {} for free pages{allocated_text}",
+        "compaction{times} took {}: {} pages migrated, {} failed to migrate, {} isolated; {} pages scanned \
+         for migration, {} for free pages{allocated_text}",
         format_duration(action.took_ns),
         areas("pgmigrate_success"),
         areas("pgmigrate_fail"),
@@ -208,29 +211,29 @@ fn write_kernel_compaction(output: &mut TextReport, compaction: &CompactionRepor
     }
     if let (Err(absence), true) = (&action.runs, compaction.early_ends.is_empty()) {
         let words =
-            format!("unknown whether the kernel stopped early: {}: {}", absence.source, absence.reason());
+            format!("cannot tell whether the kernel stopped early: {}: {}", absence.source, absence.reason());
         output.add_dim_indented(&words);
     }
     if !compaction.early_ends.is_empty() && compaction.actions.requests.is_none() {
-        output.add_indented("hint: pagelab compact --how direct uses direct compaction for each huge page");
+        output.add_indented("hint: use pagelab compact --how direct for direct compaction of each huge page");
     }
 }
 
 fn early_end_text(early: &EarlyEnd) -> String {
     let place = match &early.zone {
         Some(zone) => format!("in {} {}", zone.node.0, zone.zone),
-        None => "in some zone, by its counters".to_owned(),
+        None => "in some zone, according to its counters".to_owned(),
     };
     let left = early
         .unscanned_share
         .map_or(String::new(), |share| format!(", {} of it not scanned", format_percent(share)));
     let why = match early.cause {
         EarlyCause::NoMigrationTarget => {
-            "folios are migrated as a unit, no isolated free block was as large as the next folio, and the \
-             folio could not be split (dirty page cache cannot)"
+            "folios are migrated as a unit, no isolated free block was large enough for the next folio, and \
+             that folio could not be split (dirty page cache cannot be split)"
         }
-        EarlyCause::Interrupted => "it was interrupted by a signal or by lock contention",
-        EarlyCause::Unknown => "it reports no reason",
+        EarlyCause::Interrupted => "interrupted by a signal or lock contention",
+        EarlyCause::Unknown => "no reason reported",
     };
     format!("the kernel stopped early {place}{left}: {why}")
 }
@@ -241,10 +244,10 @@ fn write_request_compaction(output: &mut TextReport, compaction: &CompactionRepo
     let huge_before = huge_before.unwrap_or_else(|| compaction.before.free_huge_pages());
     let rounds = match action.rounds {
         0 | 1 => String::new(),
-        rounds => format!(" {rounds} times, with compaction after each,"),
+        rounds => format!(" ({rounds} rounds, each followed by compaction)"),
     };
     output.add_indented(&format!(
-        "allocating{rounds} took {}: {} huge pages ({}) allocated and released, {} by direct compaction; \
+        "allocation{rounds} took {}: {} huge pages ({}) allocated and released, {} by direct compaction; \
          stopped because {}; huge pages {} → {}",
         format_duration(action.took_ns),
         format_count(action.allocated.into()),
@@ -255,9 +258,9 @@ fn write_request_compaction(output: &mut TextReport, compaction: &CompactionRepo
         format_count(compaction.after.free_huge_pages().into()),
     ));
     match compaction.early_ends_last.as_deref() {
-        Some([]) => output.add_indented("compacting again, the kernel completed all zones"),
+        Some([]) => output.add_indented("in the last compaction, the kernel completed all zones"),
         Some(early) => {
-            output.add_indented("compacting again:");
+            output.add_indented("in the last compaction:");
             early.iter().for_each(|early| output.add_indented(&early_end_text(early)));
         }
         None => {}
@@ -268,7 +271,7 @@ fn write_pageblocks(output: &mut TextReport, compaction: &CompactionReport) {
     let (before, after) = match (&compaction.before.supply, &compaction.after.supply) {
         (Ok(before), Ok(after)) => (&before.total, &after.total),
         (_, Err(absence)) | (Err(absence), _) => {
-            return output.add_indented(&format!("pageblocks were not read: {absence}"));
+            return output.add_indented(&format!("cannot count polluted pageblocks: {absence}"));
         }
     };
     let pair = |of: fn(&UnitCounts) -> u64| {
@@ -280,11 +283,14 @@ fn write_pageblocks(output: &mut TextReport, compaction: &CompactionReport) {
             // The number of free ones is given above, from the free lists: a census at another moment would
             // give another number.
             format!(
-                "of {} pageblocks: polluted {}",
+                "of {} pageblocks: {} polluted",
                 format_estimate(after.units),
                 pair(|s| s.polluted.low.value)
             ),
-            format!("with pages without flags {}", pair(|s| s.polluted.high.value - s.polluted.low.value)),
+            format!(
+                "{} possibly polluted (pages without flags)",
+                pair(|s| s.polluted.high.value - s.polluted.low.value)
+            ),
         ],
         ", ",
     );
@@ -301,7 +307,7 @@ fn write_obstacles(output: &mut TextReport, after: &Snapshot, compaction: &Compa
     culprits.sort_by_key(|culprit| std::cmp::Reverse(culprit.units_with.value));
     let words = culprits.iter().map(|c| format!("{} {}", class_text(c.class), format_estimate(c.units_with)));
     output.add_indented(&format!(
-        "obstacles, by the pageblocks that contain them: {}",
+        "obstacles, by number of pageblocks: {}",
         words.collect::<Vec<_>>().join(", ")
     ));
     let has_slab = culprits.iter().any(|culprit| culprit.class == PageClass::Slab);
@@ -379,7 +385,7 @@ mod tests {
             ),
             "{alone}"
         );
-        assert!(alone.contains("hint: pagelab compact --how direct"), "{alone}");
+        assert!(alone.contains("hint: use pagelab compact --how direct"), "{alone}");
         assert!(alone.contains("0.066 → 0.062"), "{alone}");
         let (got, taken) = (5_400, Bytes(5_400 << 21));
         let stopped = "no more pages could be allocated";
@@ -395,17 +401,17 @@ mod tests {
             runs,
         };
         let both = text(Ok(vec![run]), Some(asking.clone()));
-        assert!(both.contains("allocating 2 times, with compaction after each, took"), "{both}");
+        assert!(both.contains("allocation (2 rounds, each followed by compaction) took"), "{both}");
         assert!(
             both.contains("5 400 huge pages (10.5 GiB) allocated and released, 5 372 by direct comp"),
             "{both}"
         );
         assert!(both.contains("the kernel completed all zones"), "{both}");
         let still = text(Ok(vec![run]), Some(RequestCompaction { runs: Some(Ok(vec![run])), ..asking }));
-        assert!(still.contains("compacting again: the kernel stopped early in 0 Normal"), "{still}");
+        assert!(still.contains("in the last compaction: the kernel stopped early in 0 Normal"), "{still}");
         assert!(both.contains("huge pages 28 → 28") && both.contains("huge pages 28 → 30"), "{both}");
         assert!(!text(Ok(vec![met]), None).contains("early"));
         let unseen = text(Err(Absence::new("tracefs", AbsenceReason::NotPermitted, "lockdown")), None);
-        assert!(unseen.contains("unknown whether the kernel stopped early"), "{unseen}");
+        assert!(unseen.contains("cannot tell whether the kernel stopped early"), "{unseen}");
     }
 }

@@ -59,7 +59,7 @@ pub fn render(runs: &[Run], comparison: &RunComparison, verbose: bool, style: Te
         }
     }
     if runs.len() > INTERVAL_COLUMNS_MAX {
-        let key = "+ better   - worse   = no difference   ? undecided   ~ neither good nor bad   ! not as \
+        let key = "+ better   - worse   = no difference   ? undecided   ~ differs   ! not applied as \
                    requested";
         output.add_gap();
         output.add_dim_indented(key);
@@ -71,10 +71,10 @@ pub fn render(runs: &[Run], comparison: &RunComparison, verbose: bool, style: Te
         output.add_paragraph(&first, &style.to_one_line(&refused.chars().take(400).collect::<String>()));
     }
     if hidden > 0 {
-        output.add_dim_text(&format!("{hidden} more measures are compared with -v"));
+        output.add_dim_text(&format!("-v compares {hidden} more measures"));
     }
-    let words = "ratio: geometric means, each run by run A; interval: Welch's t, 95 %; speed-up: against the \
-                 baseline of the same run, by pairs";
+    let words = "ratio: of geometric means, relative to run A; interval: Welch's t, 95 %; speed-up: relative \
+                 to the baseline of the same run, by pairs";
     output.add_dim_text(words);
     output.into_text()
 }
@@ -87,7 +87,7 @@ fn write_run_headers(output: &mut TextReport, runs: &[Run]) {
     let style = output.style();
     for (index, run) in runs.iter().enumerate() {
         let plan = run.experiment.as_ref().map_or("", |experiment| experiment.plan.name.as_str());
-        let host = run.manifest.machine.host_name.as_deref().unwrap_or("machine unknown");
+        let host = run.manifest.machine.host_name.as_deref().unwrap_or("unknown machine");
         let facts = [
             style.paint_bold(&run_letter(index)),
             style.clip_name(&run.name, 48),
@@ -103,7 +103,7 @@ fn write_run_headers(output: &mut TextReport, runs: &[Run]) {
 fn write_machine_differences(output: &mut TextReport, runs: &[Run], verbose: bool) {
     let machine_differences = find_differences(runs);
     if machine_differences.is_empty() {
-        output.add_text("no difference of machines, kernels and settings is recorded");
+        output.add_text("no recorded difference in machine, kernel or settings");
         return;
     }
     let differences_max = if verbose { usize::MAX } else { MACHINE_DIFFERENCES_MAX };

@@ -139,14 +139,12 @@ pub fn explain_verdict(effect: &Effect, noise: &FloorReading, measure_name: &str
             let least = pagelab_metrics::effect::PAIRS_MIN;
             let so_far =
                 format!("so far {}, {}", format_gain(effect), format_time_saved(effect, measure_name));
-            format!("too few to decide, {pairs} of at least {least}; {so_far}")
+            format!("too few to decide: {pairs}, at least {least} needed; {so_far}")
         }
         EffectVerdict::WithoutHugePages { trials, unknown, trials_counted: of } => {
-            let how =
-                if trials == unknown { ", but their allocation is unknown" } else { " and not allocated" };
+            let how = if trials == unknown { ", with unknown result," } else { " but not allocated" };
             format!(
-                "huge pages were requested{how} in {trials} of {of} trials: no effect of huge pages was \
-                 measured"
+                "huge pages were requested{how} in {trials} of {of} trials: their effect was not measured"
             )
         }
         EffectVerdict::NotApplied { trials, trials_counted: of } => {
@@ -200,9 +198,11 @@ pub fn format_trial_end(end: &TrialEnd) -> String {
         TrialEnd::Killed(signal) => format!("killed by signal {signal}"),
         TrialEnd::OutOfMemory => "killed by the OOM killer".to_owned(),
         TrialEnd::TimedOut(ns) => format!("stopped at its time limit of {}", format_duration(*ns)),
-        TrialEnd::InvalidResult(what) => format!("succeeded without a result: {what}"),
+        TrialEnd::InvalidResult(what) => format!("succeeded without a valid result: {what}"),
         TrialEnd::LeftProcesses(1) => "left a process, which was killed".to_owned(),
-        TrialEnd::LeftProcesses(processes) => format!("left {processes} processes, which were killed"),
+        TrialEnd::LeftProcesses(processes) => {
+            format!("left {processes} processes, which were killed")
+        }
         TrialEnd::NotStarted(why) => format!("could not be started: {why}"),
         TrialEnd::Rejected(why) => format!("rejected: {why}"),
         TrialEnd::Lost(why) => format!("lost: {why}"),
@@ -219,7 +219,7 @@ pub fn format_sequence(plan: &Plan) -> &'static str {
         _ if plan.place == IMPORTED_PLACE => "order unknown",
         Sequence::Abba => "order A B B A",
         Sequence::Blocks => "random order in each round",
-        Sequence::BySeed => "all points of a seed before the next",
+        Sequence::BySeed => "all points of one seed before the next",
     }
 }
 
@@ -353,7 +353,8 @@ mod tests {
         let few = effect(0.5, 0.4, 0.6, BetterDirection::Lower, EffectVerdict::TooFew { pairs: 1 });
         assert_eq!(
             explain_verdict(&few, &noise, measures::WALL),
-            "too few to decide, 1 pair of at least 6; so far 2.00× as fast (1.67 to 2.50), 50 % of the time saved"
+            "too few to decide: 1 pair, at least 6 needed; so far 2.00× as fast (1.67 to 2.50), 50 % of \
+             the time saved"
         );
         let open = effect(
             0.95,
@@ -378,8 +379,7 @@ mod tests {
             EffectVerdict::WithoutHugePages { trials: 2, unknown: 0, trials_counted: 10 },
         );
         assert!(
-            explain_verdict(&not_huge, &noise, measures::WALL)
-                .ends_with("no effect of huge pages was measured")
+            explain_verdict(&not_huge, &noise, measures::WALL).ends_with("their effect was not measured")
         );
         let unseen = effect(
             0.5,
@@ -388,6 +388,6 @@ mod tests {
             BetterDirection::Lower,
             EffectVerdict::WithoutHugePages { trials: 2, unknown: 2, trials_counted: 10 },
         );
-        assert!(explain_verdict(&unseen, &noise, measures::WALL).contains("is unknown in 2 of 10"));
+        assert!(explain_verdict(&unseen, &noise, measures::WALL).contains("with unknown result, in 2 of 10"));
     }
 }

@@ -110,7 +110,7 @@ pub fn class_text(class: PageClass) -> &'static str {
         PageClass::Reserved => "reserved pages",
         PageClass::Kernel => "other kernel pages",
         PageClass::Unknown => "pages without flags",
-        PageClass::Deferred => "pages not yet initialized",
+        PageClass::Deferred => "pages not yet initialised",
         PageClass::Hole => "holes in the memory map",
         PageClass::Offline => "offline pages",
         PageClass::Poisoned => "pages with hardware errors",
@@ -149,11 +149,11 @@ pub fn describe_finding(finding: &Finding, snapshot: &Snapshot) -> FindingText {
             ),
             match largest_class {
                 Some((class, blocks)) => format!(
-                    "{} contain {} (kpageflags; one such page pollutes a pageblock)",
+                    "{} contain {} (from kpageflags; a single such page is enough)",
                     format_estimate(*blocks),
                     class_text(*class)
                 ),
-                None => "kpageflags; one such page pollutes a pageblock".to_owned(),
+                None => "from kpageflags; a single unmovable page pollutes its pageblock".to_owned(),
             },
             &[NextCommand::VERBOSE],
         ),
@@ -163,8 +163,8 @@ pub fn describe_finding(finding: &Finding, snapshot: &Snapshot) -> FindingText {
             &[NextCommand::PROBE],
         ),
         K::CompactionFails { ended, share } => (
-            format!("direct compaction stalls programs and fails in {} of the cases", format_percent(*share)),
-            format!("{} stalls ended since boot (vmstat compact_*)", format_number(*ended)),
+            format!("direct compaction stalls programs and fails in {} of cases", format_percent(*share)),
+            format!("{} completed stalls since boot (vmstat compact_*)", format_number(*ended)),
             &[NextCommand::VERBOSE],
         ),
         K::ProcessWithoutHugePages { pid, name, anonymous, huge, reason: why } => (
@@ -194,7 +194,7 @@ pub fn describe_finding(finding: &Finding, snapshot: &Snapshot) -> FindingText {
         ),
         K::SwapNearlyFull { used, total } => (
             format!("swap is nearly full: {} of {}", format_bytes(*used), format_bytes(*total)),
-            "SwapTotal less SwapFree (meminfo)".to_owned(),
+            "SwapTotal − SwapFree (meminfo)".to_owned(),
             &[NextCommand::VERBOSE],
         ),
         K::AllocationFailures { reports, order_max, last_process } => (
@@ -229,12 +229,12 @@ pub fn describe_finding(finding: &Finding, snapshot: &Snapshot) -> FindingText {
             (sentence, evidence, &[NextCommand::PROBE])
         }
         K::PageTables { bytes: size, share } => (
-            format!("page tables take {} of memory", format_percent(*share)),
+            format!("page tables use {} of memory", format_percent(*share)),
             format!("{} (meminfo PageTables + SecPageTables)", format_bytes(*size)),
             &[NextCommand::TUNE, NextCommand::PROBE],
         ),
         K::SlabUnreclaimable { bytes: size, share, largest } => (
-            format!("unreclaimable slab objects take {} of memory", format_percent(*share)),
+            format!("unreclaimable slab objects use {} of memory", format_percent(*share)),
             {
                 let cache = largest.as_ref().map_or("slabinfo is not readable".to_owned(), |(name, of)| {
                     format!("the largest cache is {name}, {}", format_bytes(*of))
@@ -245,18 +245,19 @@ pub fn describe_finding(finding: &Finding, snapshot: &Snapshot) -> FindingText {
         ),
         K::CgroupNearLimit { used, limit } => (
             format!("this cgroup uses {} of its limit of {}", format_bytes(*used), format_bytes(*limit)),
-            "the lowest limit among its ancestors; page cache counts towards it, but is reclaimed first"
+            "the lowest limit of the cgroup and its ancestors; page cache counts towards it, but is \
+             reclaimed first"
                 .to_owned(),
             &[NextCommand::VERBOSE],
         ),
         K::IndexDiffers { cells, compared } => (
-            format!("pagelab and the kernel disagree in {cells} of {compared} cells: please report this"),
-            "debugfs extfrag files against a buddyinfo that was equal before and after".to_owned(),
+            format!("pagelab and the kernel disagree on {cells} of {compared} indices: please report this"),
+            "debugfs extfrag files compared with buddyinfo, which was the same before and after".to_owned(),
             &[NextCommand::CAPTURE],
         ),
         K::FreeMemoryUnexplained { on_lists, counted } => (
             format!(
-                "two counts of free memory of the kernel differ by {}, which is unexplained",
+                "the kernel's two counts of free memory differ by {} for an unknown reason",
                 format_bytes(Pages(counted.0.abs_diff(on_lists.0)).to_bytes(page_size))
             ),
             format!(
@@ -268,7 +269,7 @@ pub fn describe_finding(finding: &Finding, snapshot: &Snapshot) -> FindingText {
         ),
         K::ProbeFallback { requested, allocated } => (
             format!("only {allocated} of {requested} requested huge pages were allocated"),
-            "MADV_COLLAPSE, one at a time, read back".to_owned(),
+            "requested by MADV_COLLAPSE one at a time, then read back".to_owned(),
             &[NextCommand::VERBOSE],
         ),
     };
@@ -283,25 +284,23 @@ fn describe_host_faults(
     reported: Option<Bytes>,
     page_size: PageSize,
 ) -> (String, String) {
-    let from = order.map_or("large".to_owned(), |order| {
-        format!("of order {} ({}) and more", order.0, format_bytes(page_size.block_bytes(order)))
+    let from = order.map_or("of large orders".to_owned(), |order| {
+        format!("of order {} ({}) and above", order.0, format_bytes(page_size.block_bytes(order)))
     });
     let sentence = match reported {
         Some(size) if size.0 > 0 => {
-            format!(
-                "the host has reclaimed ~{} of the free memory; its first touch is slow",
-                format_bytes(size)
-            )
+            format!("the host has reclaimed ~{} of free memory; its first touch is slow", format_bytes(size))
         }
         _ => format!("the host reclaims free blocks {from} about 2 s after they are freed"),
     };
     let requested = requested.map_or(String::new(), |order| {
-        format!("; the command line requests {order}, which this kernel does not accept")
+        format!("; the kernel command line requests order {order}, which this kernel does not use")
     });
     let device = device.map_or(String::new(), |device| format!(" by the balloon {device}"));
     let evidence = format!(
         "free page reporting{device}, blocks {from}, 2 s after they were freed{requested}; run, tune, can \
-         --really and --probe warm memory before they measure; on the host: free-page-reporting=off"
+         --really and --probe warm memory before they measure; to disable it on the host: \
+         free-page-reporting=off"
     );
     (sentence, evidence)
 }

@@ -118,7 +118,7 @@ pub fn format_headline(snapshot: &Snapshot, forecast: &Forecast, step: ReclaimSt
     match forecast.is_met_after(step) {
         None => {
             let least = format_count(forecast.bounds_after(step).low.into());
-            format!("at least {least} of {wanted} {what}; more is unknown")
+            format!("at least {least} of {wanted} {what}; the rest is unknown")
         }
         Some(false) => format!("no — {} of {wanted} {what}", format_bounds(forecast.bounds_after(step))),
         Some(true) => {
@@ -147,9 +147,9 @@ fn write_steps(output: &mut TextReport, snapshot: &Snapshot, forecast: &Forecast
         let why = match step {
             ReclaimStep::Nothing => "free and contiguous",
             ReclaimStep::Compaction if step_gain == 0 => "compaction gains nothing",
-            ReclaimStep::Compaction => "movable pages obstruct them",
-            ReclaimStep::DropCache if step_gain == 0 => "dropping the page cache gains nothing",
-            ReclaimStep::DropCache => "page cache obstructs them",
+            ReclaimStep::Compaction => "occupied by movable pages",
+            ReclaimStep::DropCache if step_gain == 0 => "dropping the page cache frees no more",
+            ReclaimStep::DropCache => "occupied by page cache",
         };
         let range = match [bounds.low, bounds.high].map(|end| format_count(end.into())) {
             [low, high] if low == high => String::new(),
@@ -161,7 +161,7 @@ fn write_steps(output: &mut TextReport, snapshot: &Snapshot, forecast: &Forecast
     }
     write_other_blocks(output, snapshot, forecast);
     if let Some(unseen) = &forecast.census_absence {
-        output.add_indented(&format!("after compaction: unknown: {unseen}"));
+        output.add_indented(&format!("after compaction: unknown ({unseen})"));
     }
 }
 
@@ -187,22 +187,22 @@ fn write_other_blocks(output: &mut TextReport, snapshot: &Snapshot, forecast: &F
             format!("{} {}", class_text(class), format_count(blocks.into()))
         };
         let amounts = by_class.iter().map(amount).collect::<Vec<_>>().join(", ");
-        row("never", polluted, &format!("polluted blocks of {size}: {amounts}"));
+        row("never", polluted, &format!("polluted {size} blocks: {amounts}"));
     }
     if shares.in_use > 0 {
-        row("in use", shares.in_use, &format!("blocks of {size} that are already huge pages"));
+        row("in use", shares.in_use, &format!("{size} blocks already in use as huge pages"));
     }
     if is_blocks {
         let kept_pages: u64 = forecast.zone_forecasts.iter().map(|zone| zone.held_by_watermark).sum();
         let kept_pages = kept_pages.min(shares.unobtainable);
         if kept_pages > 0 {
-            row("kept", kept_pages, "free, but reserved by watermarks and lowmem reserve");
+            row("kept", kept_pages, "free, but held back by watermarks and lowmem_reserve");
         }
         if shares.unobtainable > kept_pages {
             let filled = shares.unobtainable - kept_pages;
-            row("filled", filled, "memory in use after compaction, and unknown blocks");
+            row("filled", filled, "still in use after compaction, or unknown");
         }
-        row("all blocks", shares.all, "the sum of the rows");
+        row("all blocks", shares.all, "sum of the rows above");
     }
 }
 
@@ -213,10 +213,10 @@ fn write_main_polluter(output: &mut TextReport, snapshot: &Snapshot, forecast: &
     let Some(&(class, most)) = polluted.first() else { return };
     let share = format_percent(most as f64 / blocks.max(1) as f64);
     let named = match (class, slab_caches_text(snapshot)) {
-        (PageClass::Slab, Some(caches)) => format!("; the largest slab caches: {caches}"),
+        (PageClass::Slab, Some(caches)) => format!("; largest slab caches: {caches}"),
         _ => String::new(),
     };
-    output.add_text(&format!("most polluted blocks are polluted by {} ({share}){named}", class_text(class)));
+    output.add_text(&format!("main polluter: {} ({share} of polluted blocks){named}", class_text(class)));
 }
 
 /// Returns which bound is the high end after the last step, or `None` if the number is exact or unknown.
@@ -229,18 +229,18 @@ fn format_high_end(forecast: &Forecast, step: ReclaimStep) -> Option<String> {
     let blocks: u64 = forecast.zone_forecasts.iter().map(|zone| zone.blocks).sum();
     let reason = match bound {
         UpperBound::Scanners if step == ReclaimStep::Nothing => {
-            "free blocks, with room for changes until the last request".to_owned()
+            "free blocks, with a margin for changes until the last request".to_owned()
         }
         UpperBound::Scanners => {
-            "blocks that compaction empties, with room for changes until the last request".to_owned()
+            "blocks that compaction can empty, with a margin for changes until the last request".to_owned()
         }
-        UpperBound::Zones => "the sum of the zones' upper bounds".to_owned(),
+        UpperBound::Zones => "sum of the upper bounds of the zones".to_owned(),
         UpperBound::CleanBlocks => format!(
-            "of {} pageblocks, {} stay polluted",
+            "{} pageblocks, of which {} remain polluted",
             format_count(blocks.into()),
             format_count(blocks.saturating_sub(bounds.high).into()),
         ),
-        UpperBound::Memory => "free memory at that step".to_owned(),
+        UpperBound::Memory => "limited by the free memory at that step".to_owned(),
     };
     let high = format_count(bounds.high.into());
     Some(format!("upper bound {} {high}: {reason}", step_title(step)))
@@ -280,7 +280,7 @@ fn write_results(output: &mut TextReport, forecast: &Forecast, results: &[StepRe
         .right("allowed ±", |(_, of)| format!("{:.0}", forecast.error_scale(of.allocated)))
         .right("collapsed", |(_, of)| of.collapsed.map_or("–".to_owned(), |n| format_count(n.into())))
         .right("median", |(_, of)| time(of, 500))
-        .right("99 %", |(_, of)| time(of, 990))
+        .right("p99", |(_, of)| time(of, 990))
         // JSON has the number by collapse and the slowest request.
         .add_narrowed_to(
             output,

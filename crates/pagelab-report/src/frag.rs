@@ -360,7 +360,7 @@ fn write_summary(output: &mut FragText<'_>, zones: &[ZoneAreas<'_>], options: Ta
     if !report.unpopulated.is_empty() {
         let names: Vec<String> =
             report.unpopulated.iter().map(|key| format!("node {} {}", key.node.0, key.zone)).collect();
-        let line = format!("without any memory: {}", names.join(", "));
+        let line = format!("zones without memory: {}", names.join(", "));
         output.write_line(&style.wrap_text(&line, 2, 4));
     }
     left_out
@@ -535,7 +535,7 @@ fn explain_fragmentation(output: &mut FragText<'_>, areas: &FreeAreas, order: Or
             &[format!("{printed}, because usable / 2^{j} = {suitable} blocks are free now")],
         );
         output.write_meaning(
-            "F_i describes why a request finds no block. Here a block is free, so the kernel prints −1.",
+            "F_i explains why a request finds no block. Here a block is free, so the kernel prints −1.",
         );
         return;
     }
@@ -559,8 +559,8 @@ fn write_fragmentation_meaning(output: &mut FragText<'_>, permille: i64) {
     match permille {
         ..0 => {
             output.write_meaning(
-                "below 0 but not −1: the free memory is a single block, smaller than the request. Memory is \
-                 lacking, not contiguity.",
+                "below 0 but not −1: the free memory is a single block, smaller than the request. The \
+                 request fails for lack of memory, not because of fragmentation.",
             );
             output.write_meaning(&format!(
                 "C division truncates towards zero: {} / 1000 is 0 and the remainder is {}, so `%d.%03d` \
@@ -599,7 +599,7 @@ fn explain_paper(output: &mut FragText<'_>, areas: &FreeAreas, order: Order) {
         ],
     );
     output.write_meaning(
-        "the same without the kernel's \"1 +\" and its special case: if a request can be met, the value is \
+        "the kernel's formula without \"1 +\" and without the special case: if a block is free, the value is \
          meaningless and may be below 0.",
     );
 }

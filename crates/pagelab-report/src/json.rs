@@ -32,7 +32,7 @@ use crate::style::is_invisible;
 pub const CONTRACT_VERSION: u32 = 2;
 
 /// Why a zone has no exact index.
-const NO_FREE_REASON: &str = "no memory is free in this zone";
+const NO_FREE_REASON: &str = "no free memory in this zone";
 
 /// Returns a document as one line with a newline at the end, for programs that print one for each of many.
 pub fn to_json_line(document: &impl Serialize) -> Result<String, serde_json::Error> {

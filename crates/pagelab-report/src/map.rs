@@ -318,8 +318,8 @@ pub fn format_scale(drawing: &Drawing<'_>, raster: &Raster<'_>, blend: PixelBlen
     let blend = match (pages, raster.blended.is_some(), blend) {
         (1, ..) => String::new(),
         (_, true, _) => ", mixed colours".to_owned(),
-        (_, _, PixelBlend::Worst) => ", the worst class shown".to_owned(),
-        _ => ", the most frequent class shown".to_owned(),
+        (_, _, PixelBlend::Worst) => ", showing the worst class".to_owned(),
+        _ => ", showing the most frequent class".to_owned(),
     };
     match pages {
         1 => format!("one pixel per page ({size}), {order}"),

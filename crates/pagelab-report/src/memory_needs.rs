@@ -39,7 +39,7 @@ pub fn describe_curve(curve: &MemoryCurve, context: NeedContext<'_>) -> Vec<Stri
         Ok(knee) => sentences.push(format!("the knee is at {}", format_limit(curve, knee))),
         Err(KneeAbsence::Straight) => {
             sentences.push(
-                "there is no knee: performance decreases evenly, or mostly at the first step".to_owned(),
+                "there is no knee: performance degrades evenly, or mostly at the first step".to_owned(),
             );
         }
         Err(_) => {}
@@ -47,8 +47,8 @@ pub fn describe_curve(curve: &MemoryCurve, context: NeedContext<'_>) -> Vec<Stri
     sentences.extend(describe_fatal_limits(curve, context));
     if let Some((less, more)) = curve.contradiction {
         sentences.push(format!(
-            "it was faster with {} than with {}, beyond both intervals: the fit averages this, and the cause \
-             is not memory",
+            "it was faster with {} than with {}, beyond both intervals: the fit averages over this, and \
+             memory is not the cause",
             format_limit(curve, less),
             format_limit(curve, more)
         ));
@@ -75,7 +75,7 @@ fn describe_need(curve: &MemoryCurve, need: &MemoryNeed) -> String {
     let estimate = need.estimate.map(|estimate| format_bytes(Bytes(estimate as u64)));
     match (need.largest_insufficient, estimate) {
         (None, _) if need.smallest_sufficient == last => format!(
-            "its need is unknown {most}: the interval of the loss contains this loss for each limit; more \
+            "its need {most} is unknown: at every limit, the interval of the loss contains this loss; more \
              rounds are needed"
         ),
         (Some(less), _) if need.smallest_sufficient == last && curve.points[last].limit.is_some() => format!(
@@ -93,7 +93,7 @@ fn describe_need(curve: &MemoryCurve, need: &MemoryNeed) -> String {
             format!("needs at most {enough_text} {most}, the smallest measured limit")
         }
         (None, _) => format!(
-            "needs at most {enough_text} {most}; less may suffice: for the next smaller limit the interval \
+            "needs at most {enough_text} {most}; less may suffice: at the next smaller limit, the interval \
              of the loss contains this loss"
         ),
     }
@@ -116,7 +116,7 @@ fn describe_unknown_need(curve: &MemoryCurve, reason: NeedUnknown) -> String {
         }
         NeedUnknown::TooFew { rounds } => {
             let rounds = format_plural(rounds, "round");
-            format!("too few to decide how much it needs, {rounds} of at least {PAIRS_MIN}")
+            format!("too few to decide how much it needs: {rounds}, at least {PAIRS_MIN} needed")
         }
     }
 }
@@ -135,8 +135,7 @@ fn describe_fatal_limits(curve: &MemoryCurve, context: NeedContext<'_>) -> Optio
     if timed_out == dead {
         sentences = format!("exceeds its time limit below {}", format_limit(curve, lives_at));
     } else if timed_out > 0 {
-        sentences =
-            format!("{sentences} ({timed_out} of {dead} such trials reached their time limit instead)");
+        sentences = format!("{sentences} ({timed_out} of {dead} failed trials timed out instead)");
     }
     if limit_text.completed > 0 {
         let swap_of = limit_text.completed + limit_text.fatal;
@@ -183,7 +182,7 @@ fn describe_refaults(curve: &MemoryCurve, context: NeedContext<'_>) -> Option<St
     let is_much = wanted.0 as f64 > largest.limit?.0 as f64 * REFAULT_SHARE_MAX;
     is_much.then(|| {
         format!(
-            "under {}, the largest limit, {} of the reclaimed pages were refaulted: it may need more",
+            "under {}, the largest limit, {} of reclaimed pages were refaulted: it may need more",
             format_limit(curve, curve.points.len() - 1),
             format_bytes(wanted)
         )

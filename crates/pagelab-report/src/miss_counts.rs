@@ -17,7 +17,7 @@ pub const MISSES_HINT: &str = "hint: profile a longer run, or use --source exact
 /// …`.
 pub fn format_misses(profile: &TlbProfile) -> String {
     let Some(misses) = profile.total_misses() else {
-        return "misses unknown: no scan of accessed bits or of the zero page".to_owned();
+        return "misses unknown: no scan of accessed bits or the zero page".to_owned();
     };
     let about = format_share_of_misses(profile, misses.into());
     match profile.misses_interval() {

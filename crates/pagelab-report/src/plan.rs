@@ -87,7 +87,7 @@ fn write_header(output: &mut TextReport, report: &PlanReport<'_>) {
     let (profile, ranking) = (report.profile, report.ranking);
     let misses: u128 = profile.images.iter().map(|image| u128::from(image.misses)).sum();
     let regions = format!(
-        "{} touched regions of {} that can be planned",
+        "{} touched regions of {} eligible for a plan",
         format_count(ranking.regions.len() as u128),
         format_bytes(report.page_size)
     );
@@ -99,7 +99,7 @@ fn write_header(output: &mut TextReport, report: &PlanReport<'_>) {
     let text = if ranking.is_timed {
         let walks: f64 = ranking.total / (misses as f64).max(1.0) / 1000.0;
         format!(
-            "by the model, page walks cost {} for {}, {} ns each; huge pages can save {}",
+            "modelled cost of page walks: {} for {}, {} ns each; huge pages can save {}",
             report.format_cost(ranking.total),
             miss_counts::format_misses(profile),
             format_three_digits(walks),
@@ -158,7 +158,7 @@ fn curve_shape_text(report: &PlanReport<'_>) -> String {
     let share_of_regions = |n: usize| format_percent(n as f64 / total_gain.max(1) as f64);
     let share = |n: usize| format_percent(ranking.saving_share(n).unwrap_or(0.0));
     match ranking.shape {
-        CurveShape::NoGain => "by the model, huge pages save nothing".to_owned(),
+        CurveShape::NoGain => "the model predicts no gain from huge pages".to_owned(),
         CurveShape::Knee(knee) => format!(
             "the knee is at {}: {} of the gain with {} of the regions",
             format_count(knee as u128),
@@ -166,14 +166,14 @@ fn curve_shape_text(report: &PlanReport<'_>) -> String {
             share_of_regions(knee)
         ),
         CurveShape::Flat => format!(
-            "the curve is flat: misses are evenly distributed; {} of {} regions have {} of the gain",
+            "the curve is flat: misses are evenly distributed; {} of {} regions account for {} of the gain",
             format_count(total_gain.div_ceil(8) as u128),
             format_count(total_gain as u128),
             share(total_gain.div_ceil(8))
         ),
         CurveShape::AllNeeded => {
             format!(
-                "nearly all touched regions are needed: no smaller number has most of the gain of \
+                "nearly all touched regions are needed: no smaller number brings most of the gain of all \
                  {total_gain}"
             )
         }
@@ -219,33 +219,33 @@ pub fn list_notes(report: &PlanReport<'_>) -> Vec<String> {
     let has_distances = profile.images.iter().flat_map(|image| &image.mappings).any(|of| of.reuse.line.0 > 0);
     if ranking.is_timed && !has_distances {
         notes.push(
-            "this source gives no reuse distances; they are estimated from rates (all walks / those of \
-             a line)"
+            "this source provides no reuse distances; they are estimated from rates (all walks / walks of a \
+             line)"
                 .to_owned(),
         );
     }
     match report.native_result {
         None => notes.push(
-            "times are for dependent loads; independent loads overlap and cost less. --pair TIME,TIME, \
-             without and with all huge pages, predicts a speed-up"
+            "times are for dependent loads; independent loads overlap and cost less. To predict a speed-up, \
+             use --pair TIME,TIME: the times without and with all huge pages"
                 .to_owned(),
         ),
         Some(NativeTime::Base(_)) => notes.push(
-            "from the cost of walks only: walks of independent loads overlap and cost a tenth; the interval \
-             covers both. --pair scales it to the program"
+            "predicted from walk costs alone: walks of independent loads overlap and cost a tenth; the \
+             interval covers both. To scale it to the program, use --pair"
                 .to_owned(),
         ),
         Some(native @ NativeTime::Pair { .. }) => {
             notes.extend(predict::compute_walk_cost_ratio(ranking, native).map(|part| {
                 format!(
-                    "by --pair, a walk costs this program {} of the cost for dependent reads",
+                    "according to --pair, a walk costs this program {} of the cost with dependent loads",
                     format_percent(part)
                 )
             }));
             if matches!(native, NativeTime::Pair { kernel_ns: None, .. }) {
                 notes.push(
-                    "--pair includes page faults, which depend on the amount of memory; hint: --kernel \
-                     TIME,TIME, the system time of both, separates them"
+                    "--pair includes page faults, which depend on the amount of memory; hint: separate them \
+                     with --kernel TIME,TIME, the system time of both"
                         .to_owned(),
                 );
             }
@@ -257,7 +257,7 @@ pub fn list_notes(report: &PlanReport<'_>) -> Vec<String> {
             None => "unknown".to_owned(),
         };
         notes.push(format!(
-            "costs and times are scaled from {} of the accesses; error of the scaling: {error}",
+            "costs and times are scaled from {} of the accesses; scaling error: {error}",
             format_percent(of.counted_share())
         ));
     }
@@ -275,14 +275,14 @@ fn list_side_notes(report: &PlanReport<'_>) -> Vec<String> {
     let faults = ranking.saved_faults(report.chosen, profile.page_size.bytes());
     if let Some(faults) = faults.filter(|faults| *faults > 0) {
         let besides =
-            if matches!(report.native_result, Some(NativeTime::Pair { .. })) { "too" } else { "besides" };
+            if matches!(report.native_result, Some(NativeTime::Pair { .. })) { "too" } else { "in addition" };
         let faults = format_count(faults.into());
-        notes.push(format!("{faults} first-touch page faults are also saved {besides}"));
+        notes.push(format!("{faults} first-touch page faults are saved {besides}"));
     }
     for (cost, what) in [
         (ranking.uncovered.mapping_ends, "at ends of mappings, where no aligned huge page fits"),
-        (ranking.uncovered.files, "in files and stacks, which only --files plans"),
-        (ranking.uncovered.merged.cost, "in small adjacent mappings: `all` covers them, a plan cannot"),
+        (ranking.uncovered.files, "in files and stacks, which are planned only with --files"),
+        (ranking.uncovered.merged.cost, "in small adjacent mappings, which `all` covers and a plan cannot"),
     ] {
         if cost > 0.0 {
             notes.push(format!("{} of the cost is {what}", format_percent(cost / ranking.total.max(cost))));
@@ -290,7 +290,8 @@ fn list_side_notes(report: &PlanReport<'_>) -> Vec<String> {
     }
     let unseen = ranking.mappings.iter().map(|mapping| mapping.unseen.len()).sum::<usize>();
     if unseen > 0 {
-        let text = "ranges were not visible to the source; their cost is unknown: `pagelab profile show`";
+        let text = "ranges were not visible to the source, so their cost is unknown; see `pagelab profile \
+                    show`";
         notes.push(format!("{} {text}", format_count(unseen as u128)));
     }
     notes
@@ -299,8 +300,9 @@ fn list_side_notes(report: &PlanReport<'_>) -> Vec<String> {
 /// Renders the page walk costs.
 pub fn render_walk_cost(walk_cost: &WalkCostCurve, style: TextStyle) -> String {
     let mut output = TextReport::new(style);
-    output
-        .add_text("cost of a page walk, by the number of walks of other page-table lines since its last use");
+    output.add_text(
+        "cost of a page walk, by the number of walks of other page-table lines since its line was last used",
+    );
     let largest = walk_cost.points.iter().map(|(_, ps)| *ps).max().unwrap_or(0).max(1);
     RowTable::<&(u32, u64)>::new()
         .right("walks", |(log2, _)| format_count(1u128.checked_shl(*log2).unwrap_or(u128::MAX)))

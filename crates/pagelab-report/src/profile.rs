@@ -76,7 +76,7 @@ pub fn render_summary(profile: &TlbProfile, name: &str, style: TextStyle) -> Str
     let needed = regions_for_plan(&ranking);
     if ranking.total > 0.0 && all > 0 {
         let text = format!(
-            "{} of {} touched regions of {}, files and stacks among them, hold 90 % of the {}",
+            "{} of {} touched regions of {}, files and stacks included, account for 90 % of the {}",
             format_count(needed as u128),
             format_count(all as u128),
             format_bytes(profile.huge),
@@ -112,8 +112,8 @@ pub fn render_html(profile: &TlbProfile, name: &str, view: View) -> String {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta \
          http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'\">\n<title>{title}: where TLB \
          misses cost time</title></head>\n<body>\n<h1>Where TLB misses cost time: {title}</h1>\n<p>Each cell \
-         is one huge page of a mapping; darker cells cost more, each step doubles; hatched: not visible to \
-         the source; empty: not touched.</p>\n{}<pre>{text}</pre>\n</body></html>\n",
+         is one huge page of a mapping; darker cells cost more, doubling at each step; hatched: not visible \
+         to the source; empty: not touched.</p>\n{}<pre>{text}</pre>\n</body></html>\n",
         heat_svg(profile)
     )
 }
@@ -141,7 +141,7 @@ fn write_header(output: &mut TextReport, profile: &TlbProfile, ranking: &Ranking
     let what = output.style().paint_bold(&command_text(profile));
     let mut facts = vec![what, source_name(profile.source).to_owned()];
     let (processes, lost) = (profile.images.len(), profile.lost);
-    facts.extend((profile.wall_ns > 0).then(|| format!("watched {}", format_duration(profile.wall_ns))));
+    facts.extend((profile.wall_ns > 0).then(|| format!("observed {}", format_duration(profile.wall_ns))));
     facts.extend((processes > 1).then(|| format!("{} processes", format_count(processes as u128))));
     facts.extend((lost > 0).then(|| format!("{} records lost", format_count(lost.into()))));
     output.add_fact_line(&facts);
@@ -160,13 +160,13 @@ fn write_header(output: &mut TextReport, profile: &TlbProfile, ranking: &Ranking
     if ranking.is_timed && misses > 0 {
         let each = ranking.total / (misses as f64).max(1.0) / 1000.0;
         text += &format!(
-            "; their walks cost {about}{} by the model, {} ns each",
+            "; modelled walk cost {about}{}, {} ns each",
             format_cost_value(ranking.total, true),
             format_three_digits(each)
         );
         // In picoseconds. A program with one thread cannot wait longer than it runs.
         if profile.wall_ns > 0 && ranking.total > profile.wall_ns as f64 * 1000.0 {
-            text += " if each waits for the previous one: more than the observed time, so they overlap";
+            text += " if serialised: more than the observed time, so they overlap";
         }
     }
     output.add_text(&text);
@@ -185,10 +185,15 @@ fn write_header(output: &mut TextReport, profile: &TlbProfile, ranking: &Ranking
         let share = format_percent(f64::from(duty) / 1000.0);
         let mapping = |number: u64| format_count(u128::from(number));
         let text = match (profile.effort.sweeps, profile.effort.zero_scans) {
-            (Some(sweeps), None) => format!("based on {} scans, {share} of the time", mapping(sweeps)),
+            (Some(sweeps), None) => {
+                format!("based on {} scans, which took {share} of the time", mapping(sweeps))
+            }
             (Some(sweeps), Some(scans)) => {
                 let (sweeps, scans) = (mapping(sweeps), mapping(scans));
-                format!("based on {sweeps} scans and {scans} scans of the zero page, {share} of the time")
+                format!(
+                    "based on {sweeps} scans and {scans} scans of the zero page, which took {share} of the \
+                     time"
+                )
             }
             (None, _) => format!("scans took {share} of the time"),
         };
@@ -202,9 +207,9 @@ fn write_header(output: &mut TextReport, profile: &TlbProfile, ranking: &Ranking
 fn slowdown_text(ppm: u64, effort: &ProfilingCost) -> String {
     let share = format_percent(ppm as f64 / 1e6);
     let page_cost = effort.accessed_page_ps.map_or(String::new(), |ps| {
-        format!(", by {} ns for each cleared page and its stops", format_three_digits(ps as f64 / 1000.0))
+        format!(", from {} ns per cleared page and its stops", format_three_digits(ps as f64 / 1000.0))
     });
-    format!("; they took at most {share} of the program's time{page_cost}")
+    format!("; they slowed the program by at most {share}{page_cost}")
 }
 
 /// Writes the misses of the same accesses with other memory on huge pages.
@@ -251,21 +256,24 @@ fn write_unseen(output: &mut TextReport, ranking: &Ranking, view: View) {
 /// Explains why a part was not visible, and which source sees it.
 pub fn unseen_reason_text(reason: UnseenReason) -> &'static str {
     match reason {
-        UnseenReason::AlreadyHuge => "already on huge pages: one bit per huge page (hint: --source exact)",
-        UnseenReason::ZeroPage => "only read: the zero page has no accessed bits (hint: --source exact)",
+        UnseenReason::AlreadyHuge => {
+            "already on huge pages: only one accessed bit per huge page (hint: use --source exact)"
+        }
+        UnseenReason::ZeroPage => "only read: the zero page has no accessed bits (hint: use --source exact)",
         UnseenReason::NotPermitted => {
             "not permitted: it belongs to another user, or the kernel denies access"
         }
-        UnseenReason::Changed => "mapped or unmapped during the profile",
+        UnseenReason::Changed => "mapped or unmapped during profiling",
         UnseenReason::OutOfRange => "outside the requested range, or without addresses",
-        UnseenReason::NotFromProgram => "used by the kernel or a device, not by accesses of the program",
+        UnseenReason::NotFromProgram => "accessed by the kernel or a device, not by the program",
     }
 }
 
 fn write_notes(output: &mut TextReport, profile: &TlbProfile, view: View) {
     let walk_cost = match &profile.walk_cost {
         Some(curve) => format!("cost of a page walk: {}", curve.origin),
-        None => "the cost of a walk is unknown, so misses have no time; hint: `pagelab plan --calibrate`"
+        None => "the cost of a page walk is unknown, so misses have no time; hint: measure it with `pagelab \
+                 plan --calibrate`"
             .to_owned(),
     };
     output.add_gap();

@@ -83,7 +83,7 @@ pub fn render_judged(run: &Run, checkup: Option<&Checkup>, view: View, style: Te
 
 fn render_not_shown(run: &Run, _: View, style: TextStyle) -> String {
     let mut output = TextReport::new(style);
-    output.add_heading("not shown by this version");
+    output.add_heading("contents unknown to this version");
     run.unknown_content.iter().for_each(|what| output.add_indented(what));
     output.into_text()
 }
@@ -109,12 +109,12 @@ fn render_maps(run: &Run, view: View, style: TextStyle) -> String {
     }
     let keys = run.maps.iter().filter(|map| map.is_keyframe).count();
     if keys < run.maps.len() {
-        facts.push(format!("{} full maps, the others as differences", format_count(keys as u128)));
+        facts.push(format!("{} full maps, the others as deltas", format_count(keys as u128)));
     }
     output.add_fact_line(&facts);
     if view.verbose {
         let times: Vec<String> = run.maps.iter().map(|map| format_duration(map.at_ns)).collect();
-        output.add_dim_indented(&format!("begun at {}", times.join(", ")));
+        output.add_dim_indented(&format!("started at {}", times.join(", ")));
     }
     let file = style.to_one_line(&run.name);
     output.add_indented(&format!("→ pagelab map {file}@last"));
@@ -163,7 +163,7 @@ fn render_events(run: &Run, view: View, style: TextStyle) -> String {
     }
     let skipped = if view.verbose { 0 } else { run.events.len().saturating_sub(LAST_EVENTS_MAX) };
     if skipped > 0 {
-        output.add_dim_indented(&format!("not shown: {} earlier ones (-v)", format_count(skipped as u128)));
+        output.add_dim_indented(&format!("not shown: {} earlier events (-v)", format_count(skipped as u128)));
     }
     for event in run.events.iter().skip(skipped) {
         let text = if view.verbose { event.text.clone() } else { clip_name(&event.text, TEXT_MAX) };
@@ -187,11 +187,7 @@ fn render_recorder(run: &Run, _: View, style: TextStyle) -> String {
     let time = |ns: f64| format_quantity(ns, &Unit::NANOSECONDS.into(), PageSize::DEFAULT);
     let mut facts = vec![style.paint_bold(standard_series::RECORDER)];
     if let Some(cpu) = SampleStatistics::from_samples(column("cpu_ns")) {
-        facts.push(format!(
-            "{} of CPU per sample (95 %: up to {})",
-            time(cpu.median),
-            time(cpu.percentile_95)
-        ));
+        facts.push(format!("{} CPU time per sample (p95: {})", time(cpu.median), time(cpu.percentile_95)));
         let times = standard_series::series_named(run, standard_series::RECORDER);
         let times: Vec<u64> = times.flat_map(|series| series.at_ns.iter().copied()).collect();
         let span = times.iter().max().zip(times.iter().min()).map(|(last, first)| last - first);

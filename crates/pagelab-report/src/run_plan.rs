@@ -74,7 +74,7 @@ pub fn render(view: &RunPlanView<'_>, style: TextStyle) -> String {
         let runs = plan.workloads.len() * plan.variants.len();
         let text = format!(
             "{runs} more runs: each workload once per variant in QEMU user mode, about 26 times as long as a \
-             trial; none if hardware counters are available"
+             trial; skipped if hardware counters are available"
         );
         output.add_paragraph("model ", &text);
     }
@@ -86,7 +86,7 @@ fn outline_text(view: &RunPlanView<'_>) -> String {
     let order = match plan.sequence {
         Sequence::Abba => "interleaved (abba)",
         Sequence::Blocks => "random order in each round (blocks)",
-        Sequence::BySeed => "all points of a seed before the next",
+        Sequence::BySeed => "all points of one seed before the next",
     };
     let takes = match view.expected_ns {
         Some(takes) => format!("about {}", format_duration(takes)),

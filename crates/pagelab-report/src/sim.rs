@@ -127,9 +127,9 @@ pub const FRAME_USES: [Category; 7] = [
     Category::new("free", "free", '.', 0, 0xf2_f2_ee),
     Category::new("kernel", "kernel", 'K', 6, 0xb0_2a_2a),
     Category::new("page_tables", "page tables", 'T', 5, 0x7a_3f_98),
-    Category::new("cache", "kernel caches that can be shrunk", 'C', 4, 0xd9_82_2b),
-    Category::new("file", "pages of files", 'F', 1, 0x3b_8e_5a),
-    Category::new("anonymous", "pages of programs", 'A', 2, 0x5a_9b_d6),
+    Category::new("cache", "reclaimable kernel caches", 'C', 4, 0xd9_82_2b),
+    Category::new("file", "file pages", 'F', 1, 0x3b_8e_5a),
+    Category::new("anonymous", "anonymous pages", 'A', 2, 0x5a_9b_d6),
     Category::new("huge", "huge pages", 'H', 3, 0x1f_4e_8c),
 ];
 

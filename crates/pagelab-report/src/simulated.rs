@@ -34,7 +34,7 @@ pub fn render(experiment: &Experiment, verbose: bool, style: TextStyle) -> Strin
     let mut output = TextReport::new(style);
     write_header(&mut output, experiment);
     if experiment.trials.is_empty() {
-        output.add_text("no trial is complete, so there are no figures");
+        output.add_text("no trial completed, so there are no figures");
         return output.into_text();
     }
     if experiment.plan.varied().is_empty() {
@@ -73,8 +73,8 @@ fn write_header(output: &mut TextReport, experiment: &Experiment) {
     output.add_fact_line(&facts);
     if trials_done < planned {
         let are = format_plural(planned - trials_done, "run is|runs are");
-        let text = format!("{are} missing: it was stopped, or is still running");
-        output.add_paragraph(&format!("{}  ", output.style().paint_alert("NOT WHOLE")), &text);
+        let text = format!("{are} missing: the experiment was stopped or is still running");
+        output.add_paragraph(&format!("{}  ", output.style().paint_alert("INCOMPLETE")), &text);
     }
 }
 
@@ -136,7 +136,7 @@ fn write_comparison(output: &mut TextReport, experiment: &Experiment, verbose: b
         let others = columns.get(1..).unwrap_or_default();
         if let Some(cell) = first.filter(|_| !others.is_empty()) {
             output.add_gap();
-            output.add_bold_text(&format!("difference to {}, paired by seed", cell.scheme));
+            output.add_bold_text(&format!("difference from {}, paired by seed", cell.scheme));
             write_tables(output, experiment, group, others, |row, found| {
                 difference_cell(row, found.difference())
             });
@@ -152,26 +152,27 @@ fn write_reading_guide(output: &mut TextReport, experiment: &Experiment, compari
     let seeds = experiment.plan.seeds().len();
     let columns = || comparison.workloads.iter().flat_map(|of| &of.measures).flat_map(|row| &row.variants);
     if seeds > 1 && seeds < pagelab_metrics::effect::PAIRS_MIN {
-        let text = format!(
-            "{seeds} seeds: the median of each figure; use 6 or more seeds for intervals and a verdict"
-        );
+        let text = format!("{seeds} seeds: medians only; use 6 or more seeds for intervals and a verdict");
         output.add_dim_text(&text);
     } else if seeds > 1 {
         let level = columns().filter_map(|column| Some(column.median_interval()?.level)).fold(1.0, f64::min);
-        let text = format!("median over seeds ({} interval of it, by order statistics)", format_level(level));
+        let text = format!("median over seeds ({} interval from order statistics)", format_level(level));
         output.add_dim_text(&text);
     }
     if comparison.differences.judged > 0 {
         let missed = comparison.differences.missed_by_chance;
         let by_chance = match comparison.differences.wide {
             0..20 => String::new(),
-            wide => format!(". About {missed:.0} of {} intervals miss by chance", format_number(wide)),
+            wide => format!(
+                ". About {missed:.0} of {} intervals are expected to miss by chance",
+                format_number(wide)
+            ),
         };
         let levels = columns().filter_map(|column| Some(column.difference()?.interval?.level));
         let level = levels.fold(1.0, f64::min);
         let text = format!(
-            "differences: Hodges–Lehmann estimate ({} interval by Wilcoxon's signed ranks); \"none seen\" if \
-             it contains 0{by_chance}",
+            "differences: Hodges–Lehmann estimate ({} interval from Wilcoxon's signed-rank test); \"none \
+             seen\" if it contains 0{by_chance}",
             format_level(level)
         );
         output.add_dim_text(&text);
@@ -309,7 +310,7 @@ fn format_signed(number: f64, unit: &str) -> String {
 }
 
 fn difference_cell(row: &MeasureEffects, paired_difference: Option<&PairedDifference>) -> String {
-    let Some(paired_difference) = paired_difference else { return "no pair".to_owned() };
+    let Some(paired_difference) = paired_difference else { return "no pairs".to_owned() };
     let unit = row.unit.0.as_str();
     let between =
         |of: RankInterval| format_interval(format_signed(of.low, unit), format_signed(of.high, unit));

@@ -37,7 +37,7 @@ pub(crate) const EXPERIMENT: BlobKind =
     BlobKind::new("experiment", 2, 64 << 20, "the plan of the experiment");
 
 /// New heads of measures; a value refers to one by its index among all heads of the file.
-pub(crate) const MEASURES: BlobKind = BlobKind::new("measures", 1, 64 << 20, "the heads of measures");
+pub(crate) const MEASURES: BlobKind = BlobKind::new("measures", 1, 64 << 20, "the measure headers");
 
 /// Trials of an experiment, one or several. Of two with the same slot, the later one counts. Version 2 has no
 /// lost trial.
@@ -149,7 +149,7 @@ impl<R: Read> Read for BoundedJsonReader<R> {
         let count = |sign: u8| buffer[..read].iter().filter(|&&byte| byte == sign).count();
         let left = (self.values_left.checked_sub(count(b',')), self.records_left.checked_sub(count(b'{')));
         let (Some(values_left), Some(records_left)) = left else {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it has more values than any machine"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it has an impossible number of values"));
         };
         (self.values_left, self.records_left) = (values_left, records_left);
         Ok(read)
@@ -184,9 +184,9 @@ impl<R: Read> Read for ExactReader<R> {
         let read = self.inner.read(buffer)?;
         let wrong = |what| Err(io::Error::new(io::ErrorKind::InvalidData, what));
         match self.bytes_left.checked_sub(read as u64) {
-            None => wrong("it decompresses to more than its stated size"),
+            None => wrong("it decompresses to more than the size in its header"),
             Some(left) if read == 0 && left > 0 && !buffer.is_empty() => {
-                wrong("it decompresses to less than its stated size")
+                wrong("it decompresses to less than the size in its header")
             }
             Some(left) => {
                 self.bytes_left = left;

@@ -58,7 +58,7 @@ fn enable_wal(path: &Path, connection: Connection) -> Result<Connection, Error> 
         .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))
         .map_err(to_error)?;
     if mode != "wal" {
-        let problem = "this file system cannot keep a write-ahead log; hint: write to a local disk";
+        let problem = "the file system does not support a write-ahead log; hint: write to a local disk";
         return Err(Error::cannot_write(ErrorKind::Io, path, problem));
     }
     connection.pragma_update(None, "synchronous", "normal").map_err(to_error)?;
@@ -105,7 +105,7 @@ pub(crate) fn run_committer(path: &Path, connection: Connection, queue: &Queue) 
 /// Stored data if the file and its log could not be joined.
 fn committed_hint(path: &Path) -> String {
     let log = sibling_path(path, SQLITE_SIBLINGS[0]);
-    format!("everything is kept, in this file and in {}, which must stay beside it; ", log.display())
+    format!("all data is in this file and in {}; keep the two together; ", log.display())
 }
 
 /// After any end of the thread, no caller waits for it.
@@ -116,11 +116,7 @@ struct ExitGuard<'q> {
 
 impl Drop for ExitGuard<'_> {
     fn drop(&mut self) {
-        self.queue.set_failure(Error::cannot_write(
-            ErrorKind::Io,
-            self.path,
-            "the thread that writes it has ended",
-        ));
+        self.queue.set_failure(Error::cannot_write(ErrorKind::Io, self.path, "its writer thread has ended"));
     }
 }
 
@@ -149,9 +145,9 @@ impl CommittedRange {
     fn describe(&self) -> String {
         let until = format!("{:.1} s after the start", self.until_ns as f64 / 1e9);
         match self.records {
-            0 => "the file is readable, and contains only the manifest of the run; ".to_owned(),
-            1 => format!("the first record, {until}, is kept and can be read; "),
-            records => format!("the {records} records until {until} are kept and can be read; "),
+            0 => "the file is readable, but contains only the manifest of the run; ".to_owned(),
+            1 => format!("the first record, {until}, is saved and readable; "),
+            records => format!("the first {records} records, up to {until}, are saved and readable; "),
         }
     }
 }

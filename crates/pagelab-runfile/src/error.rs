@@ -92,13 +92,13 @@ impl Error {
 
     /// A pagelab file whose contents were changed or damaged.
     pub(crate) fn damaged(path: &Path, problem: impl fmt::Display) -> Error {
-        let hint = "a copy of the file or a new run is needed";
+        let hint = "use a copy of the file, or start a new run";
         Error::cannot_read(ErrorKind::Damaged, path, format_args!("it is damaged: {problem}; hint: {hint}"))
     }
 
     /// A file that holds what pagelab never writes.
     pub(crate) fn malicious(path: &Path, problem: impl fmt::Display) -> Error {
-        let hint = "nothing of it was executed; hint: inspect it with `sqlite3 -readonly -safe`";
+        let hint = "nothing in it was executed; hint: inspect it with `sqlite3 -readonly -safe`";
         Error::cannot_read(
             ErrorKind::Malicious,
             path,
@@ -111,16 +111,14 @@ impl Error {
         use ErrorKind::*;
         match extended_code(error).map(|code| (code & 0xff, code)) {
             Some((ffi::SQLITE_CORRUPT | ffi::SQLITE_NOTADB, _)) => {
-                Error::damaged(path, format_args!("its parts do not fit together ({})", sqlite_text(error)))
+                Error::damaged(path, format_args!("its contents are inconsistent ({})", sqlite_text(error)))
             }
-            Some((ffi::SQLITE_TOOBIG, _)) => Error::damaged(path, "it contains a value above the limit"),
-            Some((ffi::SQLITE_INTERRUPT, _)) => {
-                Error::damaged(path, "reading it takes too long for its size")
-            }
+            Some((ffi::SQLITE_TOOBIG, _)) => Error::damaged(path, "it contains a value above the size limit"),
+            Some((ffi::SQLITE_INTERRUPT, _)) => Error::damaged(path, "reading takes too long for its size"),
             Some((ffi::SQLITE_PERM | ffi::SQLITE_AUTH | ffi::SQLITE_CANTOPEN, _)) => Error::cannot_read(
                 NotPermitted,
                 path,
-                format_args!("{}; hint: ask its owner", sqlite_text(error)),
+                format_args!("{}; hint: run as its owner or as root", sqlite_text(error)),
             ),
             _ => Error::cannot_read(Io, path, sqlite_text(error)),
         }
@@ -143,7 +141,7 @@ impl Error {
         Error::cannot_write(
             kind,
             path,
-            format_args!("{}; {committed}hint: check the disk, or use another", sqlite_text(error)),
+            format_args!("{}; {committed}hint: check the disk, or use another one", sqlite_text(error)),
         )
     }
 }
@@ -215,19 +213,19 @@ mod tests {
             NotFound: cannot read a.pagelab: no such file
             NotPermitted: cannot write a.pagelab: permission denied
             Damaged: cannot read a.pagelab: it is damaged: a part is missing;
-              hint: a copy of the file or a new run is needed
+              hint: use a copy of the file, or start a new run
             Malicious: cannot read a.pagelab: it has a trigger, which pagelab never writes;
-              nothing of it was executed;
+              nothing in it was executed;
               hint: inspect it with `sqlite3 -readonly -safe`
-            Damaged: cannot read a.pagelab: it is damaged: its parts do not fit together (refused);
-              hint: a copy of the file or a new run is needed
+            Damaged: cannot read a.pagelab: it is damaged: its contents are inconsistent (refused);
+              hint: use a copy of the file, or start a new run
             NotPermitted: cannot read a.pagelab: refused;
-              hint: ask its owner
+              hint: run as its owner or as root
             NoSpace: cannot write a.pagelab: the disk is full;
               3 trials are stored;
               hint: free space, or write to another disk
             NotPermitted: cannot write a.pagelab: refused;
-              hint: check the disk, or use another
+              hint: check the disk, or use another one
         "#]]
         .assert_eq(&lines.concat());
     }

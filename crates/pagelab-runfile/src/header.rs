@@ -83,11 +83,11 @@ fn check_regular(path: &Path, metadata: &Metadata) -> Result<(), Error> {
     } else if kind.is_dir() {
         "it is a directory; hint: `pagelab checkup --root` reads a saved tree"
     } else if kind.is_fifo() {
-        "it is a FIFO; expected a regular file"
+        "expected a file, found a FIFO"
     } else if kind.is_socket() {
-        "it is a socket; expected a file"
+        "expected a file, found a socket"
     } else {
-        "it is a device; expected a file"
+        "expected a file, found a device"
     };
     Err(Error::cannot_read(ErrorKind::NotARunFile, path, file_type_name))
 }
@@ -96,7 +96,7 @@ fn describe_non_sqlite(start: &[u8]) -> String {
     let known = KNOWN_SIGNATURES.iter().find(|(magic, _)| start.starts_with(magic)).map(|(_, what)| *what);
     let is_text = std::str::from_utf8(start).is_ok_and(|text| !text.contains('\0'));
     let file_type_name = known.unwrap_or(match is_text {
-        true => "it is text; expected a run file; hint: `pagelab frag --from` reads buddyinfo",
+        true => "expected a run file, found text; hint: `pagelab frag --from` reads buddyinfo",
         false => "it is not a run file; hint: create one with `pagelab record` or `pagelab checkup -o FILE`",
     });
     file_type_name.to_owned()
@@ -109,7 +109,7 @@ fn check_header(header: &[u8], bytes: u64, has_no_siblings: bool) -> Option<(Err
         u32::from_be_bytes(field.unwrap_or_default())
     };
     if number(68) != schema::APPLICATION_ID {
-        let file_type_name = "it is an SQLite file of another program; expected a run file of `pagelab \
+        let file_type_name = "it is an SQLite database of another program; expected a run file of `pagelab \
                               record` or `pagelab checkup -o FILE`";
         return Some((ErrorKind::NotARunFile, file_type_name.to_owned()));
     }
@@ -123,7 +123,7 @@ fn check_header(header: &[u8], bytes: u64, has_no_siblings: bool) -> Option<(Err
     };
     let pages = u64::from(number(28));
     if !page_bytes.is_power_of_two() || page_bytes < 512 {
-        return Some((ErrorKind::Damaged, format!("it is damaged: its pages have {page_bytes} bytes")));
+        return Some((ErrorKind::Damaged, format!("it is damaged: invalid page size of {page_bytes} bytes")));
     }
     // A killed writer may have left the rest in the log beside the file.
     let is_whole = bytes.is_multiple_of(page_bytes) && bytes / page_bytes >= pages;

@@ -89,7 +89,7 @@ impl ManifestRows {
         match &*ending {
             ENDING_COMPLETE => Ok(RunEnd::Complete { after_ns }),
             ENDING_STOPPED => Ok(RunEnd::Stopped { after_ns, reason: self.take_text(KEY_ENDED_WHY)? }),
-            other => Err(format!("it ended as {other:?}, which is neither `complete` nor `stopped`")),
+            other => Err(format!("unknown end {other:?} of its run; expected `complete` or `stopped`")),
         }
     }
 
@@ -99,11 +99,11 @@ impl ManifestRows {
 
     fn take_number(&mut self, key: &str) -> Result<u64, String> {
         let text = self.take_text(key)?;
-        text.parse().map_err(|_| format!("`{key}` of its manifest is {text:?}, not a number"))
+        text.parse().map_err(|_| format!("`{key}` in its manifest is {text:?}; expected a number"))
     }
 
     fn take_json<T: DeserializeOwned>(&mut self, key: &str) -> Result<T, String> {
         let text = self.take_text(key)?;
-        serde_json::from_str(&text).map_err(|error| format!("`{key}` of its manifest: {error}"))
+        serde_json::from_str(&text).map_err(|error| format!("`{key}` in its manifest: {error}"))
     }
 }

@@ -74,7 +74,7 @@ impl MapEncoder {
     fn encode_next(&mut self, map: &PageMap) -> Result<(bool, Vec<u8>), String> {
         if map.layout.count_frames() != map.classes.len() as u64 {
             let (told, held) = (map.layout.count_frames(), map.classes.len());
-            return Err(format!("its layout has {told} page frames, and it contains {held} classes"));
+            return Err(format!("its layout has {told} page frames, but it contains {held} classes"));
         }
         checked_frame_count(&map.layout)?;
         if map.ended_ns < map.started_ns {
@@ -99,7 +99,7 @@ impl MapEncoder {
             None => frame_coding::code_key_frame(&mut encoder, &mut classes),
             Some((_, before)) => frame_coding::code_delta(&mut encoder, before, &mut classes),
         };
-        coded.map_err(|TruncatedInput| "it was not encoded")?;
+        coded.map_err(|TruncatedInput| "encoding failed")?;
         let data = encoder.finish();
         self.maps_since_key += 1;
         self.maps_encoded += 1;
@@ -128,7 +128,7 @@ impl MapDecoder {
         let previous = self.previous.take();
         let (layout, classes) = if is_key {
             if layout_bytes > LAYOUT_BYTES_MAX || layout_bytes > remaining.len() as u64 {
-                return Err(format!("its layout is stated as {layout_bytes} bytes"));
+                return Err(format!("invalid layout size of {layout_bytes} bytes"));
             }
             let (layout, coded) = remaining.split_at(layout_bytes as usize);
             let layout: PageMapLayout =
@@ -158,7 +158,7 @@ fn decode_frames(
 ) -> Result<(), String> {
     let mut decoder = RangeDecoder::new(coded).map_err(|TruncatedInput| "it is truncated")?;
     visit(&mut decoder).map_err(|TruncatedInput| "it is truncated")?;
-    if decoder.is_at_end() { Ok(()) } else { Err("trailing data after its last frame".to_owned()) }
+    if decoder.is_at_end() { Ok(()) } else { Err("trailing data after the last frame".to_owned()) }
 }
 
 /// Number of frames of a layout, if it can be stored.

@@ -75,7 +75,7 @@ pub(crate) fn open_run_file(path: &Path) -> Result<OpenRunFile, Error> {
             Err(error) => last = Some(error),
         }
     }
-    Err(last.unwrap_or_else(|| Error::cannot_read(ErrorKind::Io, path, "its writer does not let go of it")))
+    Err(last.unwrap_or_else(|| Error::cannot_read(ErrorKind::Io, path, "its writer keeps it locked")))
 }
 
 fn open_in_mode(path: &Path, canonical_path: &Path, mode: OpenMode) -> Result<OpenRunFile, Error> {
@@ -155,7 +155,7 @@ fn check_connection(
     let number = |pragma: &str| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
     let (id, version) = (number("application_id").map_err(sqlite)?, number("user_version").map_err(sqlite)?);
     if id != i64::from(schema::APPLICATION_ID) {
-        return Err(Error::malicious(path, "its log turns it into a file of another program"));
+        return Err(Error::malicious(path, "its log changes it into a file of another program"));
     }
     let version = u32::try_from(version).unwrap_or(0);
     if let Some((kind, problem)) = schema::check_version(version) {
@@ -279,7 +279,7 @@ impl PrivateCopy {
         let [file, wal] = file_states(canonical_path).map_err(to_error)?;
         let (wanted, room) = (file.0.saturating_add(wal.0), free_bytes(&temp_root).map_err(to_error)?);
         if wanted > room {
-            let problem = format!("it has {wanted} bytes, and {room} are free there");
+            let problem = format!("it has {wanted} bytes, but only {room} are free there");
             return Err(to_error(io::Error::new(io::ErrorKind::StorageFull, problem)));
         }
         let copy = PrivateCopy { dir: create_private_dir(&temp_root).map_err(to_error)? };

@@ -28,7 +28,7 @@ use crate::{blob, earlier, maps, open_file, trace, validate};
 const EVENTS_SCHEMA_VERSION: u32 = 2;
 
 /// Entry of [`Run::unknown_content`] for a trace of the page allocator, which [`crate::TraceReader`] reads.
-pub const TRACE_NOT_SHOWN: &str = "a trace of the page allocator, which `pagelab trace info` shows";
+pub const TRACE_NOT_SHOWN: &str = "a page allocator trace: use `pagelab trace info`";
 
 /// Whether the series of a trial are read, by the plan and its slot.
 pub type SeriesFilter<'f> = &'f dyn Fn(&Plan, usize) -> bool;
@@ -168,7 +168,7 @@ impl RunReader {
         let row = rows.next()?;
         match row.and_then(|row| row.get_ref(0).ok()) {
             Some(ValueRef::Blob(data)) => Ok(visit(data)),
-            _ => Ok(Err("it has no contents".to_owned())),
+            _ => Ok(Err("it is empty".to_owned())),
         }
     }
 
@@ -180,12 +180,13 @@ impl RunReader {
             |row| {
                 let codec = column_text(row, 6)?;
                 if codec != blob::CODEC_ZSTD {
-                    return Err(format!("a blob is packed by {codec:?}"));
+                    return Err(format!("a blob has the unknown codec {codec:?}"));
                 }
                 headers.push(BlobHeader {
                     id: column_integer(row, 0)?,
                     kind: column_text(row, 1)?,
-                    version: u32::try_from(column_integer(row, 2)?).map_err(|_| "a blob has no version")?,
+                    version: u32::try_from(column_integer(row, 2)?)
+                        .map_err(|_| "a blob has an invalid version")?,
                     name: column_text(row, 3)?,
                     at_ns: column_time(row, 4)?,
                     raw_bytes: column_time(row, 5)?,
@@ -200,9 +201,10 @@ impl RunReader {
     pub fn read_blob(&self, header: &BlobHeader) -> Result<Vec<u8>, Error> {
         self.open_file.watchdog.extend_deadline(self.open_file.bytes);
         if header.raw_bytes > blob::BLOB_BYTES_MAX {
-            return Err(
-                self.damaged_error(format!("blob {} is stated as {} bytes", header.id, header.raw_bytes))
-            );
+            return Err(self.damaged_error(format!(
+                "blob {} has an invalid size of {} bytes",
+                header.id, header.raw_bytes
+            )));
         }
         let mut contents = Vec::new();
         self.read_unpacked(header, |raw| raw.read_to_end(&mut contents).map_err(|error| error.to_string()))?;
@@ -232,13 +234,14 @@ impl RunReader {
         for &map_index in map_indices {
             let Some(needed_headers) = headers.get(..=map_index) else {
                 let map_count = map_index.saturating_add(1);
-                return Err(self.damaged_error(format!("it has {} maps, not {map_count}", headers.len())));
+                return Err(self
+                    .damaged_error(format!("it has {} maps; expected at least {map_count}", headers.len())));
             };
             let key = needed_headers.iter().rposition(|head| head.name == maps::KEY_FRAME_NAME);
             let key = key.ok_or_else(|| self.damaged_error("its first map is not a key frame".to_owned()))?;
             if map_index - key >= maps::KEY_FRAME_INTERVAL as usize {
                 let maps = map_index - key + 1;
-                return Err(self.damaged_error(format!("it has {maps} maps without a key frame")));
+                return Err(self.damaged_error(format!("it has {maps} maps in a row without a key frame")));
             }
             let from = next.filter(|next| (key..=map_index).contains(next)).unwrap_or(key);
             let mut last = None;
@@ -328,7 +331,7 @@ impl RunReader {
             earlier += u64::from(replaced.is_some_and(|head| head.name != blob::PARTIAL_NAME));
         }
         if earlier > 0 {
-            let looks = if earlier == 1 { "look" } else { "looks" };
+            let looks = if earlier == 1 { "snapshot" } else { "snapshots" };
             not_shown.push(format!("{earlier} earlier {looks}"));
         }
         let Some(header) = last else { return Ok((None, not_shown)) };
@@ -398,7 +401,9 @@ impl RunReader {
         let Some(kind) = json_kind(header) else { return Ok(Vec::new()) };
         let slot = || {
             let slot = header.name.parse::<usize>();
-            slot.map_err(|_| self.damaged_error(format!("blob {} names no slot", header.id)))
+            slot.map_err(|_| {
+                self.damaged_error(format!("the name of blob {} is not a slot number", header.id))
+            })
         };
         let is = |of: &BlobKind| kind.name == of.name;
         if is(&blob::MEASURES) {
@@ -442,7 +447,7 @@ impl RunReader {
     ) -> Result<T, Error> {
         if header.raw_bytes > kind.bytes_max {
             let bytes = header.raw_bytes;
-            return Err(self.damaged_error(format!("{} is stated as {bytes} bytes", kind.description)));
+            return Err(self.damaged_error(format!("{}: invalid size of {bytes} bytes", kind.description)));
         }
         self.read_unpacked(header, |raw| {
             let raw = std::io::BufReader::with_capacity(64 << 10, blob::BoundedJsonReader::new(raw));
@@ -462,9 +467,10 @@ impl RunReader {
                 if column_index == 0 {
                     series.at_ns = at_ns;
                 } else if series.at_ns != at_ns {
-                    return Err(
-                        self.damaged_error(format!("the tables of series {} have other times", header.name))
-                    );
+                    return Err(self.damaged_error(format!(
+                        "the tables of series {} have different times",
+                        header.name
+                    )));
                 }
                 series.columns.append(&mut part);
             }
@@ -486,7 +492,7 @@ impl RunReader {
         let mut varying: Vec<Option<Vec<Option<i64>>>> = vec![None; first_values.len()];
         self.for_each_row(&table.select_sql(), |row| {
             if times.len() as u64 >= rows_max {
-                return Err(format!("table {} has more rows than the file has room for", table.name));
+                return Err(format!("table {} has more rows than the file can hold", table.name));
             }
             for (column_index, ((_, first), varying)) in first_values.iter().zip(&mut varying).enumerate() {
                 let value = match row.get_ref(column_index + 1) {
@@ -494,7 +500,7 @@ impl RunReader {
                     Ok(ValueRef::Null) => *first,
                     Ok(ValueRef::Integer(value)) => Some(value),
                     Ok(ValueRef::Blob([])) => None,
-                    _ => return Err(format!("table {} holds something else than integers", table.name)),
+                    _ => return Err(format!("table {} contains a value that is not an integer", table.name)),
                 };
                 varying.get_or_insert_with(|| vec![*first; times.len()]).push(value);
             }
@@ -568,10 +574,10 @@ impl RunReader {
 /// The labels of a stream, from a JSON object of strings.
 fn parse_labels(json: &str) -> Result<Vec<(String, String)>, String> {
     let object: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_str(json).map_err(|error| format!("the labels of a stream: {error}"))?;
+        serde_json::from_str(json).map_err(|error| format!("invalid labels of a stream: {error}"))?;
     let label = |(key, value): (String, serde_json::Value)| match value {
         serde_json::Value::String(value) => Ok((key, value)),
-        _ => Err(format!("label {key} of a stream is not a text")),
+        _ => Err(format!("label {key} of a stream is not a string")),
     };
     object.into_iter().map(label).collect()
 }
@@ -597,9 +603,9 @@ pub(crate) fn column_text(row: &Row<'_>, column_index: usize) -> Result<String, 
     match row.get_ref(column_index) {
         Ok(ValueRef::Text(bytes)) => match std::str::from_utf8(bytes) {
             Ok(text) => Ok(text.to_owned()),
-            Err(_) => Err("a text in it is not UTF-8".to_owned()),
+            Err(_) => Err("it contains text that is not valid UTF-8".to_owned()),
         },
-        _ => Err("it has a value of another type; expected text".to_owned()),
+        _ => Err("expected text, found a value of another type".to_owned()),
     }
 }
 
@@ -607,13 +613,13 @@ pub(crate) fn column_text(row: &Row<'_>, column_index: usize) -> Result<String, 
 pub(crate) fn column_integer(row: &Row<'_>, column_index: usize) -> Result<i64, String> {
     match row.get_ref(column_index) {
         Ok(ValueRef::Integer(value)) => Ok(value),
-        _ => Err("it has a value of another type; expected an integer".to_owned()),
+        _ => Err("expected an integer, found a value of another type".to_owned()),
     }
 }
 
 /// An integer of a row that cannot be negative.
 pub(crate) fn column_time(row: &Row<'_>, column_index: usize) -> Result<u64, String> {
-    u64::try_from(column_integer(row, column_index)?).map_err(|_| "a time in it is negative".to_owned())
+    u64::try_from(column_integer(row, column_index)?).map_err(|_| "it contains a negative time".to_owned())
 }
 
 /// Kind of a blob, if it is read here in a known version; maps are separate.

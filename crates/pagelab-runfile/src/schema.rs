@@ -147,8 +147,8 @@ pub(crate) fn check_version(version: u32) -> Option<(ErrorKind, String)> {
         _ => {
             let own = env!("CARGO_PKG_VERSION");
             let problem = format!(
-                "a newer pagelab wrote it, in schema version {version}; this one ({own}) reads versions 1 to \
-                 {VERSION}; hint: use a newer pagelab"
+                "a newer pagelab wrote it with schema version {version}; this one ({own}) reads versions 1 \
+                 to {VERSION}; hint: use a newer pagelab"
             );
             Some((ErrorKind::NewerVersion, problem))
         }
@@ -184,7 +184,7 @@ pub(crate) fn check_schema(
         check_table(&table.name, format!("{:?}", table.name), &table.create_sql())?;
     }
     if let Some(name) = stored_objects.keys().next() {
-        return Err(Error::malicious(path, format_args!("it holds a table {name:?}")));
+        return Err(Error::malicious(path, format_args!("it contains a table {name:?}")));
     }
     check_integrity(path, connection).map(|()| series)
 }
@@ -205,7 +205,7 @@ fn check_integrity(path: &Path, connection: &Connection) -> Result<(), Error> {
 }
 
 /// Result of a check of all pages: the problem, in a sentence.
-const INTEGRITY_PROBLEM: &str = "its parts do not fit together";
+const INTEGRITY_PROBLEM: &str = "its contents are inconsistent";
 
 /// Maximum of quoted characters of SQLite's message, which helps only to repair a file.
 const SQLITE_DETAIL_MAX: usize = 80;
@@ -234,7 +234,7 @@ fn read_schema_objects(path: &Path, connection: &Connection) -> Result<BTreeMap<
         if !is_plain || stored_objects.insert(name.clone(), sql).is_some() {
             let kind = if is_plain { "second table" } else { &*kind };
             let article = if kind.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
-            reject.get_or_insert(format!("it holds {article} {kind} {name:?}"));
+            reject.get_or_insert(format!("it contains {article} {kind} {name:?}"));
         }
         Ok(())
     })?;
@@ -263,12 +263,12 @@ fn read_series_headers(path: &Path, connection: &Connection) -> Result<Vec<Store
             .get_mut(&id)
             .ok_or_else(|| format!("a column refers to series {id}, which does not exist"))?;
         if usize::try_from(column_integer(row, 1)?) != Ok(series.columns.len()) {
-            return Err(format!("the columns of series {} are not counted from 0 on", series.name));
+            return Err(format!("the columns of series {} are not numbered from 0", series.name));
         }
         let table = column_text(row, 3)?;
         if series.tables.last().is_none_or(|last| last.name != table) {
             if !names.insert(table.clone()) {
-                return Err(format!("two series have the table {table:?}"));
+                return Err(format!("two series share the table {table:?}"));
             }
             series.tables.push(SeriesTable { name: table, columns: Vec::new() });
         }

@@ -30,16 +30,16 @@ pub use reader::{TraceBlock, TraceDecoder, TraceReader};
 pub(crate) const TRACE_VERSION: u32 = 2;
 
 pub(crate) const HEADER_KIND: BlobKind =
-    BlobKind::new("trace_head", TRACE_VERSION, 16 << 20, "the head of the trace");
+    BlobKind::new("trace_head", TRACE_VERSION, 16 << 20, "the trace header");
 
 pub(crate) const SAMPLES_KIND: BlobKind =
     BlobKind::new("trace_samples", TRACE_VERSION, 64 << 20, "samples of free memory");
 
 pub(crate) const LOSSES_KIND: BlobKind =
-    BlobKind::new("trace_losses", TRACE_VERSION, 64 << 20, "losses of the trace");
+    BlobKind::new("trace_losses", TRACE_VERSION, 64 << 20, "lost events of the trace");
 
 pub(crate) const THREADS_KIND: BlobKind =
-    BlobKind::new("trace_threads", TRACE_VERSION, 16 << 20, "names of the trace's threads");
+    BlobKind::new("trace_threads", TRACE_VERSION, 16 << 20, "thread names of the trace");
 
 pub(crate) const END_KIND: BlobKind =
     BlobKind::new("trace_end", TRACE_VERSION, 1 << 20, "the end of the trace");
@@ -109,7 +109,7 @@ impl TraceEncoder {
     /// event.
     pub fn encode_block(&mut self, events: &[TraceEvent]) -> Result<EncodedTraceBlock, Error> {
         if events.len() > BLOCK_EVENTS_MAX {
-            let problem = format!("{} events are more than a block has", events.len());
+            let problem = format!("{} events are too many for a block", events.len());
             return Err(Error::new(ErrorKind::NotStorable, problem));
         }
         self.raw_buffer.clear();

@@ -134,7 +134,7 @@ impl StoredTrial {
         let slot = self.slot;
         let measure = |(head, value): (u32, StoredValue)| {
             let head = heads.heads.get(head as usize).cloned();
-            let head = head.ok_or_else(|| format!("a value of slot {slot} has no measure"))?;
+            let head = head.ok_or_else(|| format!("a value of slot {slot} refers to an unknown measure"))?;
             Ok(match value {
                 StoredValue::Number(value) => Measure { head, value: Ok(value), exact: None },
                 StoredValue::Absent(absence) => Measure { head, value: Err(absence), exact: None },

@@ -42,7 +42,7 @@ pub(crate) fn check_plan(plan: &Plan) -> Result<(), String> {
     let has =
         |workload: usize, variant: usize| workload < plan.workloads.len() && variant < plan.variants.len();
     if plan.baseline.is_some_and(|baseline| baseline >= plan.variants.len()) {
-        return Err("its baseline is not one of its variants".to_owned());
+        return Err("its baseline is not among its variants".to_owned());
     }
     let Some(grid) = plan.schedule.grid() else {
         let is_unknown = |slot: ScheduleSlot| !has(slot.workload, slot.variant);
@@ -63,7 +63,7 @@ pub(crate) fn check_plan(plan: &Plan) -> Result<(), String> {
 
 fn check_grid(grid: &ScheduleGrid, factors: usize) -> Result<(), String> {
     if grid.points.is_empty() || grid.seeds.is_empty() {
-        return Err("it has no points, or no seeds".to_owned());
+        return Err("it has no points or no seeds".to_owned());
     }
     if let Some(at) = grid.points.iter().position(|point| point.values.len() != factors) {
         return Err(format!("point {at} has {} values; expected {factors}", grid.points[at].values.len()));
@@ -75,17 +75,17 @@ fn check_grid(grid: &ScheduleGrid, factors: usize) -> Result<(), String> {
 /// Checks a trial of an experiment with a number of slots.
 pub(crate) fn check_trial(trial: &Trial, slots: usize) -> Result<(), String> {
     if trial.slot >= slots {
-        return Err(format!("a trial of slot {}; the plan has {slots} slots", trial.slot));
+        return Err(format!("a trial has slot {}, but the plan has {slots} slots", trial.slot));
     }
     let is_undefined =
         |of: &&pagelab_model::experiment::Measure| of.exact.is_some_and(|exact| exact.denominator == 0);
     if let Some(measure) = trial.measures.iter().find(is_undefined) {
-        return Err(format!("the measure {} of slot {} is divided by 0", measure.key(), trial.slot));
+        return Err(format!("measure {} of slot {} has a denominator of 0", measure.key(), trial.slot));
     }
     let is_rising = |points: &[(u64, i64)]| points.windows(2).all(|pair| pair[0].0 <= pair[1].0);
     trial.series.iter().try_for_each(|series| {
         ensure(is_rising(&series.points), || {
-            format!("the positions of series {} of slot {} go back", series.name, trial.slot)
+            format!("the positions of series {} of slot {} are not ascending", series.name, trial.slot)
         })
     })
 }
@@ -111,15 +111,15 @@ fn ensure(is_valid: bool, problem: impl FnOnce() -> String) -> Result<(), String
 }
 
 fn check_order(field_name: &str, order: Order) -> Result<(), String> {
-    ensure(order <= ORDER_MAX, || format!("{field_name} is of order {}", order.0))
+    ensure(order <= ORDER_MAX, || format!("{field_name} has the impossible order {}", order.0))
 }
 
 fn check_page_count(field_name: &str, pages: u64) -> Result<(), String> {
-    ensure(pages <= PAGES_MAX, || format!("{field_name} is {pages} pages, more than there can be"))
+    ensure(pages <= PAGES_MAX, || format!("{field_name} has an impossible size of {pages} pages"))
 }
 
 fn check_zone_count(field_name: &str, zones: usize) -> Result<(), String> {
-    ensure(zones <= ZONES_MAX, || format!("{field_name} has {zones} zones, more than there can be"))
+    ensure(zones <= ZONES_MAX, || format!("{field_name} has an impossible number of zones: {zones}"))
 }
 
 /// The page's picture has a place for each block from a zone's first to its last.
@@ -130,7 +130,7 @@ fn check_zone_span(zone: &ZoneEntry) -> Result<(), String> {
 fn check_free_areas(zone: &str, areas: &FreeAreas) -> Result<(), String> {
     let pages = areas.free_pages();
     ensure(pages <= u128::from(PAGES_MAX), || {
-        format!("zone {zone} has {pages} free pages, more than there can be")
+        format!("zone {zone}: impossible number of free pages: {pages}")
     })
 }
 
@@ -148,10 +148,10 @@ fn check_census_zone(pageblock_order: Order, zone: &CensusZone) -> Result<(), St
     let to_error = |problem: String| Err(format!("zone {name} of the census: {problem}"));
     let block_pages = pageblock_order.to_pages().0;
     if !zone.first.is_aligned(pageblock_order) || zone.first.0 > PAGES_MAX {
-        return to_error(format!("frame {} begins no block", zone.first.0));
+        return to_error(format!("frame {} is not the start of a block", zone.first.0));
     }
     if zone.blocks_total > PAGES_MAX / block_pages || zone.blocks.len() as u64 > zone.blocks_total {
-        return to_error(format!("{} blocks of {} are counted", zone.blocks.len(), zone.blocks_total));
+        return to_error(format!("impossible count: {} of {} blocks", zone.blocks.len(), zone.blocks_total));
     }
     if let Some((index, _)) = zone.blocks.iter().find(|(index, _)| *index > PAGES_MAX / block_pages) {
         return to_error(format!("block {index} is beyond the end of memory"));
@@ -167,7 +167,7 @@ fn check_census_zone(pageblock_order: Order, zone: &CensusZone) -> Result<(), St
     }
     let mut blocks = zone.blocks.iter().map(|(index, _)| index);
     if let Some(index) = zone.one_folio.iter().find(|&folio| !blocks.any(|index| index == folio)) {
-        return to_error(format!("block {index} is one folio, and not counted in its place"));
+        return to_error(format!("block {index} is listed as one folio but was not counted"));
     }
     if let Some(areas) = &zone.free_blocks {
         check_free_areas(name, areas)?;

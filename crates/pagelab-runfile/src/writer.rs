@@ -119,7 +119,7 @@ impl RunWriter {
             committer::run_committer(&shown, connection, &records)
         };
         let thread = thread::Builder::new().name("run file".to_owned()).spawn(write).map_err(|error| {
-            Error::cannot_write(ErrorKind::Io, path, format_args!("no thread for it: {error}"))
+            Error::cannot_write(ErrorKind::Io, path, format_args!("cannot start its writer thread: {error}"))
         })?;
         Ok(RunWriter {
             path: path.to_owned(),
@@ -151,7 +151,7 @@ impl RunWriter {
             ));
         }
         if matches!(run.ending, RunEnd::Complete { .. }) {
-            return Err(to_error("its run is complete; hint: `pagelab report`"));
+            return Err(to_error("its run is complete; hint: use `pagelab report`"));
         }
         if !run.series.is_empty() {
             return Err(to_error("it contains series, which cannot be resumed; hint: start a new run"));
@@ -181,7 +181,7 @@ impl RunWriter {
             self.check_name("a column", &header.name)?;
             if !names.insert(&header.name) {
                 return Err(self.unstorable_error(format_args!(
-                    "series {name} has two columns called {:?}",
+                    "series {name} has two columns named {:?}",
                     header.name
                 )));
             }
@@ -200,18 +200,18 @@ impl RunWriter {
     pub fn add_row(&mut self, series: SeriesId, at_ns: u64, values: &[Option<i64>]) -> Result<(), Error> {
         let at_ns = self.to_stored_time(at_ns)?;
         let Some(state) = self.series.get(series.0 as usize - 1) else {
-            return Err(self.unstorable_error("the series is not one of this file"));
+            return Err(self.unstorable_error("no such series in this file"));
         };
         if state.columns != values.len() {
             let (name, columns, given) = (&state.name, state.columns, values.len());
-            return Err(
-                self.unstorable_error(format_args!("series {name} has {columns} columns, not {given}"))
-            );
+            return Err(self.unstorable_error(format_args!(
+                "series {name} has {columns} columns, but the row has {given}"
+            )));
         }
         if state.last_ns.is_some_and(|last| last >= at_ns) {
             let name = &state.name;
             return Err(self.unstorable_error(format_args!(
-                "the times of series {name} do not go forward at {at_ns} ns"
+                "the times of series {name} are not ascending at {at_ns} ns"
             )));
         }
         self.queue.push(QueuedRecord::Row { series: series.0, at_ns, values: values.into() })?;
@@ -227,7 +227,7 @@ impl RunWriter {
             self.check_name("a label", key)?;
             if header.labels[..at].iter().any(|(known, _)| known == key) {
                 return Err(self
-                    .unstorable_error(format_args!("stream {} has two labels called {key:?}", header.name)));
+                    .unstorable_error(format_args!("stream {} has two labels named {key:?}", header.name)));
             }
         }
         let (name, labels) = (header.name.clone(), labels_json(header));
@@ -251,12 +251,12 @@ impl RunWriter {
     /// Adds one raw sample, in nanoseconds since the start.
     pub fn add_sample(&mut self, stream: StreamId, at_ns: u64, value: f64) -> Result<(), Error> {
         if !value.is_finite() {
-            return Err(
-                self.unstorable_error(format_args!("a sample is {value}, not a number that can be stored"))
-            );
+            return Err(self.unstorable_error(format_args!(
+                "cannot store the sample {value}: expected a finite number"
+            )));
         }
         if stream.0 as usize > self.streams.len() {
-            return Err(self.unstorable_error("the stream is not one of this file"));
+            return Err(self.unstorable_error("no such stream in this file"));
         }
         let at_ns = self.to_stored_time(at_ns)?;
         self.queue.push(QueuedRecord::Sample { stream: stream.0, at_ns, value })
@@ -331,7 +331,7 @@ impl RunWriter {
     pub fn add_trials(&mut self, at_ns: u64, trials: &[Trial]) -> Result<(), Error> {
         let mut values = trials.iter().flat_map(|trial| &trial.measures).map(|measure| &measure.value);
         if values.any(|value| value.as_ref().is_ok_and(|value| !value.is_finite())) {
-            return Err(self.unstorable_error("a measure of a trial is not a number that can be stored"));
+            return Err(self.unstorable_error("a measure of a trial is not a finite number"));
         }
         let known = self.heads.len();
         let stored: Vec<StoredTrial> = trials.iter().map(|trial| self.heads.store(trial)).collect();
@@ -364,7 +364,9 @@ impl RunWriter {
         let (data, raw_bytes) =
             blob::pack_json(value).map_err(|error| self.unstorable_error(format_args!("{role}: {error}")))?;
         if raw_bytes > kind.bytes_max {
-            return Err(self.unstorable_error(format_args!("{role}: {raw_bytes} bytes of JSON are too many")));
+            return Err(
+                self.unstorable_error(format_args!("{role}: {raw_bytes} bytes of JSON exceed the limit"))
+            );
         }
         self.add_packed_blob(kind.name, kind.version, name, at_ns, data, raw_bytes)
     }
@@ -436,15 +438,13 @@ impl RunWriter {
         match self.committer_thread.take().map(JoinHandle::join) {
             None => self.queue.failure().map_or(Ok(()), Err),
             Some(Ok(result)) => result,
-            Some(Err(_)) => {
-                Err(Error::cannot_write(ErrorKind::Io, &self.path, "the thread that writes it failed"))
-            }
+            Some(Err(_)) => Err(Error::cannot_write(ErrorKind::Io, &self.path, "its writer thread failed")),
         }
     }
 
     fn to_stored_time(&self, at_ns: u64) -> Result<i64, Error> {
         i64::try_from(at_ns)
-            .map_err(|_| self.unstorable_error(format_args!("{at_ns} ns is not a time since the start")))
+            .map_err(|_| self.unstorable_error(format_args!("{at_ns} ns is out of range for a time")))
     }
 
     fn check_name(&self, role: &str, name: &str) -> Result<(), Error> {
@@ -474,7 +474,7 @@ fn lock_existing(path: &Path) -> Result<(PathBuf, WriterLock), Error> {
     let canonical_path = path.canonicalize().map_err(|error| header::cannot_open(path, &error))?;
     let metadata = std::fs::metadata(&canonical_path).map_err(|error| header::cannot_open(path, &error))?;
     let busy_error = || {
-        let problem = "a process is writing it; wait for it, or end it";
+        let problem = "another process is writing it; hint: wait for it, or end it";
         Error::cannot_write(ErrorKind::NotPermitted, path, problem)
     };
     // Before it is opened: closing a second descriptor would give up our own locks.
@@ -487,7 +487,7 @@ fn lock_existing(path: &Path) -> Result<(PathBuf, WriterLock), Error> {
     let journal = sibling_path(&canonical_path, "-journal");
     if journal.symlink_metadata().is_ok() {
         let problem = format_args!(
-            "{} exists beside it and would be replayed on a write; hint: move it away if the file is not \
+            "{} exists beside it and a write would replay it; hint: move it away if the file is not \
              yours, or start a new run",
             journal.display()
         );

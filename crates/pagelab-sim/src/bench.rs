@@ -319,7 +319,7 @@ impl<E: Engine> FreeAllocatePairs<E> {
 /// Without a live block nothing is freed: there is nothing to measure.
 #[cold]
 fn no_live_block() -> Error {
-    Error::InvalidConfig("no block is live: the memory is too small for this load".to_owned())
+    Error::InvalidConfig("no live blocks: memory is too small for this load".to_owned())
 }
 
 /// Address ranges of an engine's metadata and of the list of live blocks.

@@ -122,7 +122,7 @@ impl BlockRing {
 
     #[inline]
     fn frame_at(&self, position: u32) -> ZoneOffset {
-        debug_assert!(!self.ring.is_empty(), "a ring without slots is read at {position}");
+        debug_assert!(!self.ring.is_empty(), "read from an empty ring at {position}");
         self.ring.get(self.slot_index(position)).copied().unwrap_or(REMOVED_SLOT)
     }
 

@@ -79,7 +79,7 @@ impl Layout {
         movable_percent: u8,
     ) -> Result<Layout, Error> {
         if nodes == 0 || movable_percent > 100 {
-            return invalid(format!("{nodes} nodes with {movable_percent} % movable memory"));
+            return invalid(format!("invalid layout: {nodes} nodes with {movable_percent} % movable memory"));
         }
         Layout::x86_64_with_movable(bytes, nodes, |each| {
             (u128::from(each) * u128::from(movable_percent) / 100) as u64

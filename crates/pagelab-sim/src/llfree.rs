@@ -69,10 +69,10 @@ impl Llfree {
     pub fn new(geometry: ZoneGeometry, pageblocks_per_tree: u32, cpus: u16) -> Result<Llfree, Error> {
         geometry.validate()?;
         if geometry.max_order != geometry.pageblock_order || geometry.pageblock_order < 6 {
-            return invalid("trees whose largest blocks are not pageblocks of order 6 or more");
+            return invalid("trees need pageblocks of order 6 or more as largest blocks");
         }
         if pageblocks_per_tree == 0 || cpus == 0 {
-            return invalid("trees of 0 pageblocks, or for 0 processors");
+            return invalid("trees of 0 pageblocks, or for 0 CPUs");
         }
         let blocks = geometry.frames >> geometry.pageblock_order;
         let new_tree = |tree_index: u32| TreeState {
@@ -364,7 +364,7 @@ impl Llfree {
             for frame in at..at + size {
                 let is_inside = frame == at || self.frame_states[frame as usize] == INSIDE_BLOCK;
                 if self.is_block_free(frame, 0) != is_free || !is_inside {
-                    return corrupted(format!("{frame:#x}: its bit and its block do not agree"));
+                    return corrupted(format!("{frame:#x}: bitmap and block state disagree"));
                 }
             }
             at += size;
@@ -375,7 +375,7 @@ impl Llfree {
         for block in 0..self.pageblock_free_frames.len() as u32 {
             let free = count_free(block << shift..(block + 1) << shift);
             if free != self.pageblock_free_frames[block as usize] {
-                return corrupted(format!("pageblock {block} has {free} free frames"));
+                return corrupted(format!("pageblock {block} has {free} free frames, unlike its counter"));
             }
         }
         for (number, tree) in self.trees.iter().enumerate() {
@@ -389,7 +389,7 @@ impl Llfree {
                 .count();
             if free != tree.free_frames || reservations != usize::from(tree.is_reserved) {
                 return corrupted(format!(
-                    "tree {number} has {free} free frames and is reserved {reservations} times"
+                    "tree {number} has {free} free frames and {reservations} reservations, unlike its state"
                 ));
             }
         }
@@ -397,7 +397,7 @@ impl Llfree {
         if free == self.free_frame_count {
             Ok(())
         } else {
-            corrupted(format!("{free} frames are free in trees"))
+            corrupted(format!("the trees have {free} free frames, unlike the counter"))
         }
     }
 }

@@ -69,42 +69,42 @@ const fn parameter(
 const SYSTEM: &[Parameter] = &[
     parameter("daemons", 40, 1000, "processes", "long-running programs"),
     parameter("daemon_pages", 400, 1 << 20, "pages", "memory per daemon"),
-    parameter("hot", 10, 100, "%", "share of it that is used repeatedly"),
-    parameter("restart", 60, 1 << 20, "s", "time until one of them exits and another starts; 0: never"),
-    parameter("helpers", 1, 1000, "processes", "short-lived programs per second, run by scripts"),
+    parameter("hot", 10, 100, "%", "share of a daemon's memory that is accessed repeatedly"),
+    parameter("restart", 60, 1 << 20, "s", "interval at which one daemon exits and another starts; 0: never"),
+    parameter("helpers", 1, 1000, "processes", "short-lived programs started per second by scripts"),
     parameter("helper_pages", 1000, 1 << 20, "pages", "memory per short-lived program"),
-    parameter("leak", 10, 100_000, "pages", "pages per 10 s that the kernel allocates later and keeps"),
-    parameter("kernel_pages", 6000, 1 << 24, "pages", "memory that the kernel allocates at boot and keeps"),
-    parameter("system_pages", 10_000, 1 << 24, "pages", "files read at boot"),
-    parameter("drive", 100, 1 << 16, "pages", "pages that the disk writes in 10 ms; 0: no limit"),
-    parameter("seek", 50, 1 << 16, "pages", "cost of a seek: pages that the disk could write in that time"),
+    parameter("leak", 10, 100_000, "pages", "pages the kernel allocates per 10 s and never frees"),
+    parameter("kernel_pages", 6000, 1 << 24, "pages", "memory the kernel allocates at boot and never frees"),
+    parameter("system_pages", 10_000, 1 << 24, "pages", "pages of files read at boot"),
+    parameter("drive", 100, 1 << 16, "pages", "pages the disk writes per 10 ms; 0: no limit"),
+    parameter("seek", 50, 1 << 16, "pages", "time of a seek, as pages the disk could write instead"),
 ];
 
 const BUILDS: &[Parameter] = &[
-    parameter("units", 900, 1 << 20, "files", "source files that one build compiles"),
+    parameter("units", 900, 1 << 20, "files", "source files compiled per build"),
     parameter("compiler", 100, 1000, "%", "memory of the compilers, relative to the default"),
-    parameter("pace", 90, 1 << 16, "pages", "memory that a program touches for the first time in 10 ms"),
-    parameter("slots", 3, 64, "processes", "programs that run at the same time"),
+    parameter("pace", 90, 1 << 16, "pages", "memory each compiler faults in per 10 ms"),
+    parameter("slots", 3, 64, "processes", "compilers that run at the same time"),
     parameter("tree_files", 17_000, 1 << 22, "files", "files in a source tree"),
     parameter("archive_pages", 11_600, 1 << 24, "pages", "size of the source archive"),
-    parameter("disk", 23, 1 << 16, "pages", "pages written in 10 ms"),
+    parameter("disk", 23, 1 << 16, "pages", "pages written per 10 ms"),
 ];
 
 const PARALLEL_BUILDS: &[Parameter] =
-    &[parameter("builds", 0, 64, "builds", "parallel builds; 0: one per 250 MiB")];
+    &[parameter("builds", 0, 64, "builds", "parallel builds; 0: one per 250 MiB of memory")];
 const SINGLE_BUILD: &[Parameter] =
-    &[parameter("builds", 1, 64, "builds", "parallel builds; 0: one per 250 MiB")];
+    &[parameter("builds", 1, 64, "builds", "parallel builds; 0: one per 250 MiB of memory")];
 
 /// A walk over all files.
 const UPDATEDB: &[Parameter] = &[
-    parameter("walk", 10, 1 << 16, "files", "files that updatedb visits in 10 ms"),
+    parameter("walk", 10, 1 << 16, "files", "files that updatedb visits per 10 ms"),
     parameter("disk_files", 150_000, 1 << 26, "files", "files on the disk"),
 ];
 
-const DISK: Parameter = parameter("disk", 23, 1 << 16, "pages", "pages read in 10 ms");
+const DISK: Parameter = parameter("disk", 23, 1 << 16, "pages", "pages read per 10 ms");
 
 const STREAMING: &[Parameter] = &[
-    parameter("seconds", 300, 1 << 20, "s", "time for which files are read"),
+    parameter("seconds", 300, 1 << 20, "s", "duration of the load"),
     parameter("file_pages", 25_600, 1 << 24, "pages", "size of a file"),
     parameter("files", 16, 1 << 16, "files", "files kept on the disk"),
     DISK,
@@ -112,11 +112,11 @@ const STREAMING: &[Parameter] = &[
 
 const SERVER: &[Parameter] = &[
     parameter("seconds", 300, 1 << 20, "s", "duration of the load"),
-    parameter("period", 60, 1 << 20, "s", "time from one peak to the next; a peak takes a fifth of it"),
-    parameter("workers", 20, 1 << 16, "processes", "workers outside the peaks"),
-    parameter("peak_workers", 120, 1 << 16, "processes", "workers in a peak"),
-    parameter("worker_pages", 3000, 1 << 20, "pages", "memory of a worker"),
-    parameter("pace", 300, 1 << 16, "pages", "memory that a worker touches for the first time in 10 ms"),
+    parameter("period", 60, 1 << 20, "s", "time between peaks; a peak lasts a fifth of it"),
+    parameter("workers", 20, 1 << 16, "processes", "workers between peaks"),
+    parameter("peak_workers", 120, 1 << 16, "processes", "workers during a peak"),
+    parameter("worker_pages", 3000, 1 << 20, "pages", "memory per worker"),
+    parameter("pace", 300, 1 << 16, "pages", "memory each worker faults in per 10 ms"),
 ];
 
 const DESKTOP: &[Parameter] = &[
@@ -127,7 +127,7 @@ const DESKTOP: &[Parameter] = &[
 ];
 
 const CHURN: &[Parameter] = &[
-    parameter("pairs", 1_000_000, 1 << 40, "pairs", "blocks freed and allocated"),
+    parameter("pairs", 1_000_000, 1 << 40, "pairs", "pairs of one free and one allocation"),
     parameter("full", 75, 95, "%", "memory in use"),
 ];
 
@@ -135,7 +135,7 @@ const CHURN: &[Parameter] = &[
 pub const TABLE: &[Load] = &[
     Load {
         name: "kbuild",
-        summary: "extract a kernel and build it",
+        summary: "extract a kernel source tree and build it",
         parameter_groups: &[SYSTEM, BUILDS],
         run: paper::run_kbuild,
     },
@@ -147,13 +147,13 @@ pub const TABLE: &[Load] = &[
     },
     Load {
         name: "highalloc",
-        summary: "request all huge pages during builds and updatedb, and at rest",
+        summary: "request all of memory as huge pages during builds and updatedb, and at rest",
         parameter_groups: &[SYSTEM, BUILDS, PARALLEL_BUILDS, UPDATEDB],
         run: paper::run_highalloc,
     },
     Load {
         name: "highalloc-light",
-        summary: "highalloc with one build",
+        summary: "highalloc with a single build",
         parameter_groups: &[SYSTEM, BUILDS, SINGLE_BUILD, UPDATEDB],
         run: paper::run_highalloc,
     },
@@ -177,7 +177,7 @@ pub const TABLE: &[Load] = &[
     },
     Load {
         name: "desktop",
-        summary: "start and exit programs for a long time; the kernel keeps pages",
+        summary: "start and exit programs for a long time while the kernel accumulates pages",
         parameter_groups: &[SYSTEM, DESKTOP],
         run: synthetic::run_desktop,
     },
@@ -189,7 +189,7 @@ pub const TABLE: &[Load] = &[
     },
     Load {
         name: "server",
-        summary: "allocate and free workers and buffers in peaks",
+        summary: "start and exit workers and allocate buffers in peaks",
         parameter_groups: &[SYSTEM, SERVER],
         run: synthetic::run_server,
     },
@@ -286,7 +286,7 @@ pub fn run_simulation(
             context.machine.validate()?;
             context.note_picture_count();
         }
-        Err(LoadError::Cancelled) => context.outcome.notes.push("stopped before its end".to_owned()),
+        Err(LoadError::Cancelled) => context.outcome.notes.push("stopped early".to_owned()),
         Err(LoadError::Failed(wrong)) => return Err(wrong),
     }
     Ok(context.outcome)

@@ -148,7 +148,7 @@ impl Machine {
         let end = config.zones.iter().map(|zone| zone.geometry.end()).max().unwrap_or_default();
         let nodes = config.zones.iter().map(|zone| usize::from(zone.node) + 1).max().unwrap_or(0);
         if config.zones.len() > usize::from(u8::MAX) {
-            return invalid(format!("a machine of {} zones; expected at most 255", config.zones.len()));
+            return invalid(format!("a machine with {} zones; expected at most 255", config.zones.len()));
         }
         let is_2_6_16 = tuning.release == Release::V2_6_16;
         if is_2_6_16 {
@@ -351,7 +351,7 @@ impl Machine {
 
     fn entry(&self, held: BlockHandle) -> Result<&BlockEntry, Error> {
         let entry = self.entries.get(held.0 as usize).filter(|entry| entry.is_live);
-        entry.ok_or_else(|| Error::Corrupted(format!("block {} was released before", held.0)))
+        entry.ok_or_else(|| Error::Corrupted(format!("block {} was already released", held.0)))
     }
 
     /// Whether new pages of a use begin on the active list: anonymous ones, up to 5.8.
@@ -429,23 +429,23 @@ impl Machine {
         let all: u64 = self.memory.zones().map(|(config, _)| u64::from(config.geometry.frames)).sum();
         let free = self.free_frames();
         if held + free != all {
-            return corrupted(format!("{held} frames are held and {free} free, of {all}"));
+            return corrupted(format!("{held} held and {free} free frames do not add up to {all}"));
         }
         for (handle, entry) in resident() {
             if self.handle_by_frame[(entry.frame - self.first_frame) as usize] != handle {
-                return corrupted(format!("frame {:#x} is not its holder's", entry.frame));
+                return corrupted(format!("frame {:#x} is tracked to another holder", entry.frame));
             }
             let (config, zone) = self.memory.zone(usize::from(entry.zone));
             if !config.geometry.contains(entry.frame) {
-                return corrupted(format!("frame {:#x} is not in its holder's zone", entry.frame));
+                return corrupted(format!("frame {:#x} is outside its holder's zone", entry.frame));
             }
             if zone.zone().frame_content(entry.frame) != FrameContent::Allocated(entry.order) {
-                return corrupted(format!("frame {:#x} is not allocated as its holder says", entry.frame));
+                return corrupted(format!("frame {:#x} is not allocated at its holder's order", entry.frame));
             }
         }
         let tracked_frames = self.handle_by_frame.iter().filter(|&&handle| handle != NO_HANDLE).count();
         if tracked_frames != resident().count() {
-            return corrupted(format!("{tracked_frames} frames have a holder that is somewhere else"));
+            return corrupted(format!("{tracked_frames} tracked frames do not match the resident blocks"));
         }
         self.validate_lru_lists()?;
         self.validate_writeback()?;
@@ -460,7 +460,7 @@ impl Machine {
                 for handle in self.lru.handles(list) {
                     let entry = &self.entries[handle as usize];
                     if !entry.is_resident() || self.lru_list_of(entry) != Some(list) {
-                        return corrupted(format!("block {handle} is on an LRU list that is not its own"));
+                        return corrupted(format!("block {handle} is on the wrong LRU list"));
                     }
                     if std::mem::replace(&mut is_listed[handle as usize], true) {
                         return corrupted(format!("block {handle} is on LRU lists twice"));
@@ -499,15 +499,15 @@ impl Machine {
         }
         let swap_frames = self.config.swap_frames;
         if swapped_frames > swap_frames {
-            return corrupted(format!("{swapped_frames} frames are in swap, which has {swap_frames}"));
+            return corrupted(format!(
+                "{swapped_frames} frames are in swap, which has room for {swap_frames}"
+            ));
         }
         let resident = self.entries.iter().filter(|entry| entry.is_resident());
         let objects: u64 = resident.map(|entry| u64::from(entry.slab_objects)).sum();
         let recorded: u64 = self.lruvecs.iter().map(|area| area.slab_objects).sum();
         if objects != recorded {
-            return corrupted(format!(
-                "{objects} objects in the kernel's caches, the counter says {recorded}"
-            ));
+            return corrupted(format!("{objects} slab objects, the counter says {recorded}"));
         }
         Ok(())
     }

@@ -181,7 +181,7 @@ impl<P: Policy + Clone> Memory<P> {
             let Watermarks { min, low, high } = setup.watermarks;
             if min > low || low > high {
                 let name = &setup.name;
-                return invalid(format!("zone {name} with watermarks out of order: {min}, {low}, {high}"));
+                return invalid(format!("zone {name}: watermarks out of order: {min}, {low}, {high}"));
             }
             let is_disjoint = |other: &ZoneGeometry| {
                 setup.geometry.end() <= other.first_frame || other.end() <= setup.geometry.first_frame
@@ -193,7 +193,7 @@ impl<P: Policy + Clone> Memory<P> {
             zones.push(ManagedZone::new(setup, PcpZone::new(zone, pcp_config)?));
         }
         if zones.is_empty() {
-            return invalid("a memory without a zone".to_owned());
+            return invalid("memory without zones".to_owned());
         }
         zones.sort_by_key(|ManagedZone { config: setup, .. }| setup.geometry.first_frame);
         // The own node first, from its highest zone down; then the others as they come after it.
@@ -494,7 +494,7 @@ impl<P: Policy + Clone> Memory<P> {
     ) -> Result<Memory<P>, Error> {
         let keep = PcpConfig::with_batch(1, 1, 1);
         if configs.len() != initial_states.len() {
-            return invalid(format!("{} states for {} zones", initial_states.len(), configs.len()));
+            return invalid(format!("{} initial states for {} zones", initial_states.len(), configs.len()));
         }
         let mut begins: Vec<(Frame, ZoneInitialState)> =
             configs.iter().map(|config| config.geometry.first_frame).zip(initial_states).collect();

@@ -57,13 +57,13 @@ impl<P: Policy> PcpZone<P> {
     pub fn new(zone: Zone<P>, pcp_config: PcpConfig) -> Result<PcpZone<P>, Error> {
         let invalid = |what: &str| Err(Error::InvalidConfig(what.to_owned()));
         if pcp_config.cpus == 0 {
-            return invalid("a machine of 0 processors");
+            return invalid("a machine with 0 CPUs");
         }
         if (pcp_config.batch == 0) != (pcp_config.high == 0) || pcp_config.high < pcp_config.batch {
-            return invalid("per-CPU lists with a batch of 0, or one above their high mark");
+            return invalid("pcp lists with a batch of 0, or a batch above the high mark");
         }
         if pcp_config.batching != PcpBatching::FixedBatch && pcp_config.high < 2 * pcp_config.batch {
-            return invalid("per-CPU lists of Linux 5.14 or later with a high mark of less than two batches");
+            return invalid("pcp lists of Linux 5.14 or later with a high mark below two batches");
         }
         let lists = (usize::from(COSTLY_ORDER) + 2) * usize::from(zone.policy().list_count());
         let empty_lists = PerCpuPages {
@@ -421,8 +421,10 @@ impl<P: Policy> PcpZone<P> {
             let counted_frames: u32 =
                 blocks.map(|(place, list)| list.len() << self.order_of_list(place)).sum();
             if counted_frames != pcp.frames {
-                let what =
-                    format!("a processor keeps {counted_frames} frames, its counter says {}", pcp.frames);
+                let what = format!(
+                    "pcp lists of a CPU hold {counted_frames} frames, the counter says {}",
+                    pcp.frames
+                );
                 return Err(Error::Corrupted(what));
             }
         }
@@ -468,7 +470,7 @@ impl PcpList {
     #[inline]
     fn set_frame(&mut self, position: u32, frame: Frame) {
         let slot = self.slot_index(position);
-        debug_assert!(slot < self.ring.len(), "a ring without slots is written at {position}");
+        debug_assert!(slot < self.ring.len(), "write to an empty ring at {position}");
         if let Some(slot) = self.ring.get_mut(slot) {
             *slot = frame;
         }

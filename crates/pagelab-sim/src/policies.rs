@@ -20,7 +20,7 @@ pub const TABLE: &[PolicyEntry] = &[
     },
     PolicyEntry {
         name: "list2",
-        summary: "two free lists per order, user and kernel pages; takes the largest block",
+        summary: "two free lists per order (user, kernel); a fallback takes the largest block",
         source: "Gorman and Whitcroft, OLS 2006, section 5, with two types",
         policy: &AllocationTypeLists::TwoTypes,
     },
@@ -32,7 +32,7 @@ pub const TABLE: &[PolicyEntry] = &[
     },
     PolicyEntry {
         name: "mobility-6.1",
-        summary: "pageblock migratetypes; a fallback moves free blocks to the list that lacks them",
+        summary: "pageblock migratetypes; a fallback moves free blocks to the requested list",
         source: "mm/page_alloc.c of Linux 6.1 to 6.9",
         policy: &GroupByMobility,
     },
@@ -50,7 +50,7 @@ pub const TABLE: &[PolicyEntry] = &[
     },
     PolicyEntry {
         name: "defrag-6.18",
-        summary: "mobility-6.18; migratetypes mix in a pageblock only after reclaim and compaction",
+        summary: "mobility-6.18, but mixes migratetypes only after reclaim and compaction",
         source: "vm.defrag_mode of Linux 6.15 to 6.18",
         policy: &StrictMobility::DefragMode,
     },

@@ -111,12 +111,12 @@ impl ZoneGeometry {
             return invalid("blocks of an order above 21");
         }
         if self.pageblock_order > self.max_order || self.pageblock_order == 0 {
-            return invalid("pageblocks of order 0, or above that of the largest blocks");
+            return invalid("pageblocks of order 0, or above the largest order");
         }
         if !self.first_frame.is_aligned(self.pageblock_order)
             || !self.end_offset().is_aligned(self.pageblock_order)
         {
-            return invalid("a zone whose ends are not pageblock boundaries");
+            return invalid("a zone that is not aligned to pageblocks");
         }
         Ok(())
     }

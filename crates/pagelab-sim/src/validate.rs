@@ -16,7 +16,9 @@ impl<P: Policy> Zone<P> {
             for order in 0..=geometry.max_order {
                 for at in self.free_lists().blocks(list, order) {
                     if self.free_lists().frame_state(at) != FrameTag::from_free_order(order) {
-                        return corrupted(format!("{at:#x} is listed at order {order}, and is not free so"));
+                        return corrupted(format!(
+                            "{at:#x} is on a list of order {order} but not free at that order"
+                        ));
                     }
                     if std::mem::replace(&mut is_listed[at.index()], true) {
                         return corrupted(format!("{at:#x} is listed twice"));
@@ -51,7 +53,9 @@ impl<P: Policy> Zone<P> {
         };
         let owners = &self.pageblock_owners()[pageblock..pageblock + pageblocks];
         owners.iter().find(|owner| is_mismatched(owner)).map_or(Ok(()), |owner| {
-            corrupted(format!("{offset:#x} of order {order} is on list {list}, its pageblock on {owner}"))
+            corrupted(format!(
+                "{offset:#x} of order {order} is on list {list}, its pageblock has owner {owner}"
+            ))
         })
     }
 
@@ -68,7 +72,7 @@ impl<P: Policy> Zone<P> {
         let recorded = (self.highatomic_frames(), self.cma_free_frames());
         if counted != recorded {
             return corrupted(format!(
-                "set aside and free of CMA: {counted:?}, the counters say {recorded:?}"
+                "highatomic and free CMA frames: {counted:?}, the counters say {recorded:?}"
             ));
         }
         Ok(())
@@ -94,7 +98,7 @@ impl<P: Policy> Zone<P> {
             if self.free_lists().pageblock_owner(offset)
                 != self.pageblock_owners()[offset.pageblock_index(geometry.pageblock_order)]
             {
-                return corrupted(format!("{offset:#x} and its pageblock are of two owners"));
+                return corrupted(format!("{offset:#x} and its pageblock have different owners"));
             }
             let state = self.free_lists().frame_state(offset);
             let allocated_order = state.allocated_block().map(|(order, _)| order).or(state.pcp_order());
@@ -102,7 +106,7 @@ impl<P: Policy> Zone<P> {
                 (Some(order), _) => {
                     free += 1 << order;
                     if !listed[offset.index()] {
-                        return corrupted(format!("{offset:#x} is free and on no list"));
+                        return corrupted(format!("{offset:#x} is free but on no list"));
                     }
                     let buddy = geometry.wrapping_offset_of(geometry.frame_at(offset).buddy(order));
                     if order < geometry.max_order
@@ -111,7 +115,7 @@ impl<P: Policy> Zone<P> {
                         && self.can_merge_owners(offset, buddy, order)
                     {
                         return corrupted(format!(
-                            "{offset:#x} and its buddy are free at order {order}, unmerged"
+                            "{offset:#x} and its buddy are free at order {order} but not merged"
                         ));
                     }
                     order
@@ -121,12 +125,12 @@ impl<P: Policy> Zone<P> {
             };
             let size = 1u32 << order;
             if size > geometry.end_offset() - offset {
-                return corrupted(format!("{offset:#x} of order {order} reaches out of the zone"));
+                return corrupted(format!("{offset:#x} of order {order} extends beyond the zone"));
             }
             if let Some(inner) = ZoneOffset::range(offset + 1..offset + size)
                 .find(|&at| self.free_lists().frame_state(at) != FrameTag::INSIDE_BLOCK)
             {
-                return corrupted(format!("{inner:#x} begins a block inside of that at {offset:#x}"));
+                return corrupted(format!("{inner:#x} starts a block inside the block at {offset:#x}"));
             }
             offset += size;
         }

@@ -141,7 +141,7 @@ impl<P: Policy> Zone<P> {
         }
         let policy_lists = policy.list_count();
         if policy_lists == 0 || policy_lists > 8 {
-            return Err(Error::InvalidConfig(format!("a policy of {policy_lists} lists; expected 1 to 8")));
+            return Err(Error::InvalidConfig(format!("a policy with {policy_lists} lists; expected 1 to 8")));
         }
         let reserves = Reserves::new(geometry, policy_lists, features)?;
         let pageblocks = geometry.frames >> geometry.pageblock_order;

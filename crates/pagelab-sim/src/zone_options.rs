@@ -12,13 +12,13 @@ use crate::types::{CatalogueEntry, Error, FreeListDiscipline, ZoneFeatures, inva
 pub const TABLE: &[CatalogueEntry] = &[
     CatalogueEntry {
         name: "shuffle",
-        summary: "the largest blocks are in random order, and are added at either end of a list",
+        summary: "lists of the largest order are shuffled, and blocks are added at either end",
         source: "page_alloc.shuffle=1, mm/shuffle.c of Linux since 5.2",
     },
     CatalogueEntry {
         name: "fifo",
-        summary: "the most recently freed block is taken last",
-        source: "none: all Linux releases take it first",
+        summary: "free lists are FIFO: the most recently freed block is reused last",
+        source: "none: all Linux releases reuse it first",
     },
     CatalogueEntry {
         name: "highatomic",
@@ -59,7 +59,7 @@ impl ZoneOptions {
             }
         };
         if self.list_discipline != FreeListDiscipline::Lifo {
-            return invalid("shuffle and fifo exclude each other; expected one of them");
+            return invalid("shuffle and fifo are mutually exclusive; expected one of them");
         }
         self.list_discipline = list_discipline;
         Ok(true)
@@ -87,8 +87,8 @@ impl ZoneOptions {
     ) -> Result<(), Error> {
         if self.has_highatomic && release == Release::V2_6_16 {
             return invalid(
-                "highatomic: Linux 2.6.16 of this machine has no such reserve; hint: use a size of x86-64 \
-                 for --machine, for example 4G",
+                "highatomic: this machine runs Linux 2.6.16, which has no such reserve; hint: use an x86-64 \
+                 machine, for example --machine 4G",
             );
         }
         for (number, zone) in (0u64..).zip(zones.iter_mut()) {
@@ -110,7 +110,7 @@ impl ZoneOptions {
             let [asked, block, most] =
                 [self.cma_bytes, pageblock_bytes, max_bytes].map(|bytes| format_argument(Bytes(bytes)));
             return invalid(format!(
-                "cma={asked}: expected a multiple of {block}, at most half of the zone {}: up to {most}",
+                "cma={asked}: expected a multiple of {block}, at most half of zone {} ({most})",
                 zone.name
             ));
         }
@@ -163,10 +163,10 @@ mod tests {
     fn what_cannot_be_is_refused_with_its_bounds() {
         for (scheme, machine, said) in [
             ("list2+cma=1M", "1G", "expected a multiple of 2M"),
-            ("list2+cma=600M", "1G", "at most half of the zone DMA32: up to 504M"),
+            ("list2+cma=600M", "1G", "at most half of zone DMA32 (504M)"),
             ("list2+cma=2M", "x86", "expected a multiple of 4M"),
             ("list2+cma=20M", "ppc64", "expected a multiple of 16M"),
-            ("mobility+highatomic", "x86", "Linux 2.6.16 of this machine has no such reserve"),
+            ("mobility+highatomic", "x86", "this machine runs Linux 2.6.16, which has no such reserve"),
         ] {
             let wrong = check_spec(&spec(scheme, machine, "churn")).unwrap_err().to_string();
             assert!(wrong.contains(said), "{scheme} on {machine}: {wrong}");

@@ -175,8 +175,8 @@ fn check_fits(
     let least = EngineName::CompactRandom.memory_needed(shape, load);
     let action = format!("simulate {} with the load {}", format_bytes(memory), load.name());
     let (needed, available) = (format_bytes(Bytes(needed)), format_bytes(available));
-    let reason = format!("the engines need {needed}, and {available} is available");
-    let hint = format!("select fewer engines, or --engine random ({})", format_bytes(least));
+    let reason = format!("the engines need {needed}, but only {available} is available");
+    let hint = format!("select fewer engines, or use --engine random ({})", format_bytes(least));
     Err(Failure::cannot(FailureKind::NotAvailable, action, reason).hint(hint))
 }
 

@@ -62,7 +62,7 @@ fn scheme_suffixes() -> Vec<CatalogueEntry> {
 const LIBRARY_ONLY: [CatalogueEntry; 4] = [
     CatalogueEntry {
         name: "nodes",
-        summary: "machines with several nodes: no load defines the placement of programs",
+        summary: "NUMA machines: no load sets a memory policy or node placement",
         source: "pagelab_sim::layout::Layout::x86_64",
     },
     CatalogueEntry {
@@ -72,12 +72,12 @@ const LIBRARY_ONLY: [CatalogueEntry; 4] = [
     },
     CatalogueEntry {
         name: "large folios",
-        summary: "user pages above order 0: no load has them",
+        summary: "user folios above order 0: no load allocates them",
         source: "pagelab_sim::machine::AllocRequest, with an order",
     },
     CatalogueEntry {
         name: "splits",
-        summary: "live blocks that are split: only in sim replay",
+        summary: "splits of live blocks: only in sim replay",
         source: "pagelab_sim::zone::Zone::split_block",
     },
 ];
@@ -94,7 +94,7 @@ const MACHINES: [CatalogueEntry; 3] = [
         summary: "4019 MiB, huge pages of 16 MiB (order 12), one zone",
         source: "Gorman and Whitcroft 2006, section 7",
     },
-    CatalogueEntry { name: "16G", summary: "any size of x86-64, huge pages of 2 MiB (order 9)", source: "" },
+    CatalogueEntry { name: "16G", summary: "x86-64 of any size, huge pages of 2 MiB (order 9)", source: "" },
 ];
 
 /// Part of a configuration that is invalid.
@@ -149,14 +149,13 @@ fn check_scheme(text: &str) -> Result<(), String> {
     let policies: Vec<&str> =
         reclaim_policies::selectable_policies().iter().map(|entry| entry.name).collect();
     if policies.iter().filter(|name| words.contains(name)).count() > 1 {
-        return Err(format!("{text}: only one reclaim method is possible: {}", policies.join(" or ")));
+        return Err(format!("{text}: expected only one reclaim method: {}", policies.join(" or ")));
     }
     let unknown = |word: &&str| !is_scheme_suffix(word) && policies::find_policy(word).is_none();
     if let Some(word) = words.iter().find(|word| unknown(word)) {
         let added: Vec<&str> = scheme_suffixes().iter().map(|word| word.name).collect();
         let known = [&policy_names()[..], &added].concat();
-        let hint =
-            names::suggest(word, &known).unwrap_or_else(|| "`pagelab sim list` describes each".to_owned());
+        let hint = names::suggest(word, &known).unwrap_or_else(|| "run `pagelab sim list`".to_owned());
         return Err(format!(
             "{text}: unknown policy or option `{word}`; expected one of the policies {}, or the options \
              {}; hint: {hint}",
@@ -196,7 +195,7 @@ pub fn placement_policies(
         let Some(entry) = policies::find_policy(name) else {
             let why = match added {
                 Some(word) => format!(
-                    "{word} requires a machine with zones and reclaim, and {cannot}; expected one of {}",
+                    "{word} requires a machine with zones and reclaim, but {cannot}; expected one of {}",
                     policy_names().join(", ")
                 ),
                 None => names::describe_unknown("policy", name, &policy_names()),
@@ -287,17 +286,13 @@ pub fn list_text(style: TextStyle) -> String {
     let mut output = TextReport::new(style);
     write_entries(
         &mut output,
-        "policies: which free list a block is on, and the fallbacks if that is empty",
+        "policies: which free list a block is on, and the fallbacks if it is empty",
         &policies(),
     );
     for (short, name) in ALIASES {
         output.add_paragraph(&format!("  {short:<15}"), &format!("short for {name}"));
     }
-    write_entries(
-        &mut output,
-        "options of a scheme, joined by +, as in list2+zone+linear",
-        &scheme_suffixes(),
-    );
+    write_entries(&mut output, "scheme options, joined by +, as in list2+zone+linear", &scheme_suffixes());
     write_entries(&mut output, "machines", &MACHINES);
     output.add_heading("loads");
     for load in loads::TABLE {
@@ -334,7 +329,7 @@ pub fn describe_name(name: &str, style: TextStyle) -> Result<String, Failure> {
     let long = ALIASES.iter().find(|(short, _)| *short == name).map_or(name, |(_, long)| long);
     let kinds = [
         ("policy", &policies()[..]),
-        ("option of a scheme, joined by +", &scheme_suffixes()),
+        ("scheme option, joined by +", &scheme_suffixes()),
         ("machine", &MACHINES),
     ];
     let found = kinds.iter().find_map(|(kind, all)| Some((kind, all.iter().find(|of| has_name(of, long))?)));
@@ -363,7 +358,7 @@ fn unknown_name(name: &str) -> Failure {
     let groups: [(&str, Vec<&str>); 5] = [
         ("a load", loads::TABLE.iter().map(|load| load.name).collect()),
         ("a policy", [names_of(&policies()), short_names].concat()),
-        ("an option of a scheme", names_of(&scheme_suffixes())),
+        ("a scheme option", names_of(&scheme_suffixes())),
         ("a machine", names_of(&MACHINES)),
         ("a recipe", built_in_recipes().iter().map(|(name, _)| *name).collect()),
     ];

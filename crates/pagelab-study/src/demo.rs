@@ -42,7 +42,7 @@ pub const WIDTH_MAX: usize = 100;
 pub fn select_policies(given: &[String], all: bool) -> Result<Vec<&'static PolicyEntry>, Failure> {
     let usual = [DEFAULT_POLICY.to_owned()];
     let given = if given.is_empty() { &usual } else { given };
-    let mut found = catalogue::placement_policies("--policy", given, "the demonstration has none")?;
+    let mut found = catalogue::placement_policies("--policy", given, "the demonstration has neither")?;
     if all {
         let others = TABLE.iter().filter(|entry| found.iter().all(|known| known.name != entry.name));
         found.extend(others.collect::<Vec<_>>());
@@ -127,7 +127,7 @@ const PROGRAM_A: Requester =
 const PROGRAM_B: Requester =
     Requester { name: "program B", letter: 'B', allocation_type: AllocationType::Movable };
 const HUGETLB_POOL: Requester =
-    Requester { name: "the pool of huge pages", letter: 'H', allocation_type: AllocationType::Movable };
+    Requester { name: "the hugetlb pool", letter: 'H', allocation_type: AllocationType::Movable };
 const KERNEL: Requester =
     Requester { name: "the kernel", letter: 'K', allocation_type: AllocationType::Unmovable };
 const DENTRY_CACHE: Requester =
@@ -208,7 +208,11 @@ fn write_lesson(script: &mut LessonScript, pageblocks: u32, block_order: u8) {
         script.allocate(PROGRAM_A, &parts, "Program A grows.");
         match turn % 3 {
             0 => script.allocate(DENTRY_CACHE, &[0], "A file is opened: its name enters the dentry cache."),
-            _ => script.allocate(KERNEL, &[0], "Program A starts a thread: the kernel keeps a page for it."),
+            _ => script.allocate(
+                KERNEL,
+                &[0],
+                "Program A starts a thread: the kernel allocates a page for it.",
+            ),
         }
     }
     let blocks = script.blocks_of(PROGRAM_A);
@@ -227,7 +231,7 @@ fn add_random_step(script: &mut LessonScript, random: &mut SplitMix64) {
     let gives_back = random.next_below(2) == 0 && !script.blocks.is_empty();
     if gives_back {
         let (block, who) = script.blocks[random.next_below(script.blocks.len() as u64) as usize];
-        script.free(&[block], to_sentence(&format!("{} gives a block back", who.name)));
+        script.free(&[block], to_sentence(&format!("{} frees a block", who.name)));
         return;
     }
     let who =
@@ -236,7 +240,7 @@ fn add_random_step(script: &mut LessonScript, random: &mut SplitMix64) {
     script.allocate(
         who,
         &[order],
-        to_sentence(&format!("{} asks for {}", who.name, count_pages(1 << order))),
+        to_sentence(&format!("{} requests {}", who.name, count_pages(1 << order))),
     );
 }
 

@@ -114,7 +114,7 @@ fn bad_trace(file: &Path, problem: impl std::fmt::Display) -> Failure {
 }
 
 fn contradiction(file: &Path, wrong: &Error) -> Failure {
-    bad_trace(file, format_args!("{wrong}: the trace is damaged"))
+    bad_trace(file, format_args!("corrupt trace: {wrong}"))
 }
 
 /// The state to begin with, from the snapshot and the first events.
@@ -132,10 +132,10 @@ fn build_start(
     {
         let (needed, available) = (format_bytes(Bytes(needed)), format_bytes(available));
         let reason =
-            format!("its zones span {frames} frames, which needs {needed}; {available} is available");
+            format!("its zones span {frames} frames, which needs {needed}; only {available} is available");
         let action = format_args!("replay {}", file.display());
         return Err(Failure::cannot(FailureKind::NotAvailable, action, reason)
-            .hint("use fewer policies, or a larger machine"));
+            .hint("use fewer policies, or a machine with more memory"));
     }
     let runs = reader.read_frame_runs().map_err(|error| read_failure(&error))?;
     let start = ReplaySnapshot::new(reader.header(), &runs).map_err(|wrong| contradiction(file, &wrong))?;
@@ -163,8 +163,7 @@ fn check_snapshot(reader: &TraceReader, file: &Path, last_run: Option<&FrameRun>
     if last_run.is_none() && (is_complete || !was_requested) {
         return Err(bad_trace(
             file,
-            "cannot replay: it has no snapshot of memory; hint: run `pagelab trace record` as root, without \
-             --no-snapshot",
+            "it has no snapshot of memory; hint: run `pagelab trace record` as root, without --no-snapshot",
         ));
     }
     let read_until = last_run.map_or(0, |run| u64::from(run.pfn) + u64::from(run.frames));
@@ -177,8 +176,8 @@ fn check_snapshot(reader: &TraceReader, file: &Path, last_run: Option<&FrameRun>
         return Err(bad_trace(
             file,
             format_args!(
-                "cannot replay: it ended before the snapshot of memory was complete, {without} frames are \
-                 missing; hint: record longer: `--for` counts from the end of the snapshot"
+                "it ended before the snapshot of memory was complete, {without} frames are missing; hint: \
+                record longer: `--for` counts from the end of the snapshot"
             ),
         ));
     }

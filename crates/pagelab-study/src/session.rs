@@ -223,8 +223,8 @@ fn print_file(path: &Path, plan: &Plan, end: &SessionEnd, options: &SimulationOp
     if remaining > 0 {
         let command = if plan.sweep.is_some() { "sim sweep" } else { "run" };
         output::warn(&format!(
-            "note: {} runs are in {name}, {remaining} are left\n  resume with: pagelab {command} --resume \
-             {name}",
+            "note: {} runs are stored in {name}, {remaining} remain\n  resume with: pagelab {command} \
+            --resume {name}",
             end.trials.len()
         ));
         return;
@@ -237,7 +237,7 @@ fn print_end(signal: Option<i32>, remaining: usize) -> u8 {
     match signal {
         Some(signal) => {
             let why = pagelab_host::capture::signal_name(signal);
-            output::warn(&format!("note: stopped by {why}; {remaining} runs are left"));
+            output::warn(&format!("note: stopped by {why}; {remaining} runs remain"));
             Exit::code_after_signal(signal)
         }
         None if remaining > 0 => Exit::Partial as u8,

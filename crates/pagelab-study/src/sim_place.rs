@@ -52,8 +52,8 @@ impl Place for SimPlace<'_> {
         let theirs = plan.simulator.as_deref().unwrap_or_default();
         if theirs != ours {
             return Err(format!(
-                "it was started by simulator {theirs}, this is {ours}, and their results cannot be mixed; \
-                 hint: use that version, or start a new run"
+                "it was started by simulator {theirs}, but this is {ours}, and their results cannot be \
+                mixed; hint: use that version, or start a new run"
             ));
         }
         let points = plan.points().len();
@@ -69,7 +69,7 @@ impl Place for SimPlace<'_> {
             Some(slots) if slots <= TRIALS_MAX && points <= POINTS_MAX => Ok(()),
             _ => Err(format!(
                 "{points} configurations with {seeds} seeds each: at most {POINTS_MAX} configurations and \
-                 {TRIALS_MAX} runs are possible; hint: use fewer values, or --random N"
+                {TRIALS_MAX} runs are supported; hint: use fewer values, or --random N"
             )),
         }
     }

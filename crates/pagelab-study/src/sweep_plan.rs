@@ -174,9 +174,7 @@ impl SweepRequest {
         let mut given =
             options.iter().filter(|(name, _, is)| *is && axes.iter().any(|axis| axis.name == *name));
         given.next().map_or(Ok(()), |(name, option, _)| {
-            Err(usage_error(&format!(
-                "{name} is varied, and {option} gives it one value; leave one of them out"
-            )))
+            Err(usage_error(&format!("{name} is varied, but {option} fixes it; hint: remove one of the two")))
         })
     }
 
@@ -187,7 +185,7 @@ impl SweepRequest {
         }
         if self.grid.iter().any(|axis| axis.name == LOAD) {
             return Err(usage_error(
-                "--range without ends is not possible when loads vary; hint: use NAME=LOW..HIGH",
+                "--range without bounds is not possible if the load varies; hint: use NAME=LOW..HIGH",
             ));
         }
         let load = loads::TABLE.iter().find(|load| load.name == self.load());
@@ -217,8 +215,8 @@ impl SweepRequest {
                     let values = default_range(parameter).ok_or_else(|| {
                         let usual = parameter.default;
                         usage_error(&format!(
-                            "--range {name}: the default is {usual}, which has no range; hint: use \
-                         {name}=LOW..HIGH"
+                            "--range {name}: no range can be derived from the default {usual}; hint: use \
+                            {name}=LOW..HIGH"
                         ))
                     })?;
                     axes.push(SweepAxis { name: name.clone(), values });

@@ -66,12 +66,14 @@ impl fmt::Display for InjectionError {
             }
             InjectionError::StopTimeout => "it does not stop: it is in an uninterruptible sleep",
             InjectionError::CallTimeout => "an injected call did not return in time",
-            InjectionError::UnsupportedMode => "it does not run 64-bit code of this kind of processor",
+            InjectionError::UnsupportedMode => "it does not run 64-bit code of this architecture",
             InjectionError::NoSyscallInstruction => {
-                "it has no mapped system call instruction at the expected places"
+                "it has no mapped system call instruction where one is expected"
             }
-            InjectionError::CallsIntercepted => "its system calls are intercepted before the kernel",
-            InjectionError::ThreadBusy => "it was never stopped at a point at which a call can be injected",
+            InjectionError::CallsIntercepted => {
+                "its system calls are intercepted before they reach the kernel"
+            }
+            InjectionError::ThreadBusy => "it was never stopped where a call can be injected",
             InjectionError::Io(error) => return write!(f, "{error}"),
         })
     }

@@ -206,8 +206,9 @@ fn for_each_region(
     let mut at = addresses.start;
     while at < addresses.end {
         let (found, walk_end) = scan_regions(pagemap, at..addresses.end, query, &mut regions)?;
-        let found =
-            regions.get(..found).ok_or_else(|| io::Error::other("more regions than there is room for"))?;
+        let found = regions
+            .get(..found)
+            .ok_or_else(|| io::Error::other("the kernel returned more regions than the buffer holds"))?;
         found.iter().for_each(&mut visit);
         if walk_end <= at {
             return Err(io::Error::other("the scan made no progress"));

@@ -330,7 +330,7 @@ impl Ring {
         };
         if size < 8 || u64::from(size) > bytes_left {
             self.position = self.head;
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a record of an impossible size"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a record of invalid size"));
         }
         let (first, second) = ring_ranges(self.position, usize::from(size), self.data_bytes);
         if second.is_empty() {

@@ -60,7 +60,7 @@ impl ResidentProcess {
         // Each page counts the wakes.
         match u64::from_ne_bytes(sum) == self.pages.wrapping_mul(self.wakes) {
             true => Ok(()),
-            false => Err(io::Error::other("a page of a waiting process lost its contents")),
+            false => Err(io::Error::other("a page of a waiting process has wrong contents")),
         }
     }
 }

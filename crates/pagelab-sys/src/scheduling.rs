@@ -17,7 +17,7 @@ impl PinnedThread {
         let allowed = |cpu: &usize| before.is_set(*cpu);
         let cpu = Some(here).filter(|&cpu| cpu < CpuSet::MAX_CPU && allowed(&cpu));
         let Some(cpu) = cpu.or_else(|| (0..CpuSet::MAX_CPU).find(allowed)) else {
-            return Err(std::io::Error::other("no CPU is allowed"));
+            return Err(std::io::Error::other("the affinity mask contains no CPU"));
         };
         PinnedThread::to_cpu(cpu as u32)
     }

@@ -95,7 +95,7 @@ pub fn exec_and_wait(program: &CStr, arguments: &[&CStr], output: BorrowedFd<'_>
     let status = wait_child(pid)?;
     match libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)) {
         Some(EXIT_EXEC_FAILED) => {
-            Err(io::Error::new(io::ErrorKind::NotFound, "the program could not be run"))
+            Err(io::Error::new(io::ErrorKind::NotFound, "the program could not be executed"))
         }
         Some(code) => Ok(code),
         None => Err(io::Error::other(format!("the child ended with status {status:#x}"))),
@@ -310,7 +310,7 @@ pub fn run_break_loop(size: u64, is_touched: bool, stop: StopCondition) -> io::R
     };
     match word(2) {
         0 => Ok(LoopResult { operation_count: word(0), elapsed_ns: word(1) }),
-        PAGE_NOT_ZERO => Err(io::Error::other("a new page of the break was not zero")),
+        PAGE_NOT_ZERO => Err(io::Error::other("a new page of the program break was not zeroed")),
         errno => Err(io::Error::from_raw_os_error(i32::try_from(errno).unwrap_or(libc::EIO))),
     }
 }

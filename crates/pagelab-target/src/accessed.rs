@@ -112,17 +112,18 @@ pub struct AccessedProfile {
 fn describe_alternatives(root: &Root) -> String {
     let describe = |name: &str, path: &str, is_not_used: &str| match root.entry_kind(path).is_ok() {
         true => format!("{name}: not used, because {is_not_used}"),
-        false => format!("{name}: not in this kernel"),
+        false => format!("{name}: not available in this kernel"),
     };
     let idle = describe(
         "idle page tracking (page_idle)",
         paths::PAGE_IDLE_BITMAP,
-        "it works on frames of the whole machine, requires root, and clears bits of all programs",
+        "it works on page frames of the whole machine, requires root, and clears the accessed bits of all \
+         processes",
     );
     let damon = describe(
         "DAMON",
         paths::DAMON_ADMIN,
-        "it samples regions of its own choice, and has one configuration for the machine",
+        "it chooses the regions to sample itself, and has a single configuration for the whole machine",
     );
     format!("mappings are split and scanned; {idle}; {damon}")
 }
@@ -141,11 +142,11 @@ mod tests {
         };
         let told = || describe_alternatives(&Root::open(tree.path()).unwrap());
         let none = told();
-        assert_eq!(none.matches("not in this kernel").count(), 2, "{none}");
+        assert_eq!(none.matches("not available in this kernel").count(), 2, "{none}");
         put(paths::PAGE_IDLE_BITMAP);
         let idle = told();
         assert!(idle.contains("page_idle): not used, because"), "{idle}");
-        assert!(idle.contains("DAMON: not in this kernel"), "{idle}");
+        assert!(idle.contains("DAMON: not available in this kernel"), "{idle}");
         put(paths::DAMON_KDAMONDS);
         assert!(told().contains("DAMON: not used, because"), "{}", told());
     }

@@ -30,13 +30,16 @@ pub fn describe_collapse_error(number: i32) -> String {
             "no free huge page: memory is fragmented; hint: `pagelab compact`, `pagelab can`".to_owned()
         }
         libc::EAGAIN | libc::EBUSY => {
-            "some of its pages were pinned or in use (a device, another process); hint: try again".to_owned()
+            "some of its pages were pinned or in use by a device or another process; hint: try again"
+                .to_owned()
         }
         libc::EINVAL => {
             "never written, mapped or advised in smaller parts, or huge pages are disabled for it (EINVAL)"
                 .to_owned()
         }
-        libc::EPERM => "not permitted from outside: requires CAP_SYS_NICE; hint: run as root".to_owned(),
+        libc::EPERM => {
+            "not permitted from another process: requires CAP_SYS_NICE; hint: run as root".to_owned()
+        }
         libc::ESRCH => "the program exited".to_owned(),
         number => format!("advice: {}", std::io::Error::from_raw_os_error(number)),
     }

@@ -62,14 +62,12 @@ pub fn profile_program(
 ) -> Result<TlbProfile, Failure> {
     if request.what_ifs.len() > WHAT_IFS_MAX {
         let (given, most) = (request.what_ifs.len(), WHAT_IFS_MAX);
-        return Err(Failure::bad_input(format!(
-            "cannot model {given} sets of huge pages: expected at most {most}"
-        )));
+        return Err(Failure::bad_input(format!("cannot model {given} what-ifs: expected at most {most}")));
     }
     let geometry = model_geometry::build_geometry(&request.tlb, request.page_size).ok_or_else(|| {
         Failure::bad_input(
-            "cannot model the TLBs: the geometry has no entries for base pages; hint: --tlb, for example \
-             l1d=64x4:4K,32x4:2M,l2=2048x16:4K+2M",
+            "cannot model the TLBs: the geometry has no entries for base pages; hint: give one with --tlb, \
+             for example l1d=64x4:4K,32x4:2M,l2=2048x16:4K+2M",
         )
     })?;
     let program = run::EmulatedProgram::resolve(&request.command)?;

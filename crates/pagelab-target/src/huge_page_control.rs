@@ -54,7 +54,7 @@ impl ChangeResult {
         let why: Vec<String> = self.refused.iter().map(|(why, count)| format!("{count} × {why}")).collect();
         let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join("; ")) };
         Some(format!(
-            "{} regions are not on huge pages as requested, {} still are{why}",
+            "{} regions did not get huge pages, {} still have them{why}",
             self.not_huge, self.still_huge
         ))
     }
@@ -70,8 +70,8 @@ impl HugePageController {
         if status.thp_enabled == Some(false) {
             return Err(Failure::not_available(format!(
                 "cannot change the huge pages of process {pid}: it disabled THP for itself (prctl \
-                 PR_SET_THP_DISABLE); hint: start it without that (redis: --disable-thp no), or with pagelab \
-                 apply --override"
+                 PR_SET_THP_DISABLE); hint: start it without this prctl (redis: --disable-thp no), or with \
+                 pagelab apply --override"
             )));
         }
         let path = paths::process_file(pid, "pagemap");
@@ -169,7 +169,7 @@ impl HugePageController {
     pub fn check_same_process(&self) -> Result<(), Failure> {
         match read_start_ticks(self.pid) {
             Ok(started) if started == self.start_ticks => Ok(()),
-            _ => Err(Failure::refused(format!("cannot change process {}: it has ended", self.pid))),
+            _ => Err(Failure::refused(format!("cannot change process {}: it has exited", self.pid))),
         }
     }
 
@@ -191,8 +191,8 @@ impl HugePageController {
 
     fn scan_error(&self, error: &std::io::Error) -> Failure {
         Failure::not_available(format!(
-            "cannot read the huge pages of process {}: {error}; hint: use Linux 6.7 or later (PAGEMAP_SCAN), \
-             as owner of the process or root",
+            "cannot find the huge-page mappings of process {}: {error}; hint: use Linux 6.7 or later \
+             (PAGEMAP_SCAN), and run as its owner or root",
             self.pid
         ))
     }
@@ -211,9 +211,11 @@ fn check_advice_permitted(pid: u32, process: BorrowedFd<'_>) -> Result<(), Failu
                     .to_owned()
             }
             libc::EACCES => "permission denied; hint: run as its owner or root".to_owned(),
-            libc::ESRCH => "it has ended, or is a kernel thread".to_owned(),
+            libc::ESRCH => "it has exited, or is a kernel thread".to_owned(),
             libc::ENOSYS | libc::EINVAL => {
-                "this kernel has no remote MADV_COLLAPSE; hint: use Linux 6.1 or later".to_owned()
+                "this kernel cannot collapse memory of another process (MADV_COLLAPSE); hint: use Linux 6.1 \
+                 or later"
+                    .to_owned()
             }
             number => std::io::Error::from_raw_os_error(number).to_string(),
         };

@@ -33,7 +33,7 @@ fn find_program_in(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failur
         match file.metadata() {
             Err(error) => {
                 let reason = describe_io_error(&error);
-                format!("{reason}; hint: use the path of a program, or a name in PATH")
+                format!("{reason}; hint: give the path of a program, or a name in PATH")
             }
             Ok(found) if found.is_dir() => "it is a directory; expected a program".to_owned(),
             Ok(_) if !is_executable(file) => format!("it is not executable; hint: chmod +x {shown}"),
@@ -45,7 +45,7 @@ fn find_program_in(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failur
             return Ok(found);
         }
         let folders = folders.display();
-        format!("no directory of PATH ({folders}) has such an executable; hint: use its path")
+        format!("no such executable in PATH ({folders}); hint: give its full path")
     };
     Err(Failure::bad_input(format!("cannot start {shown}: {why}")))
 }
@@ -111,10 +111,10 @@ mod tests {
         assert_eq!(found("p".as_ref()), Ok(second.clone()));
         assert_eq!(found(second.as_os_str()), Ok(second));
         for (name, said) in [
-            ("q", "cannot start q: no directory of PATH ("),
-            ("q", "/two) has such an executable; hint: use its path"),
-            ("", "no directory of PATH"),
-            ("./q", "cannot start ./q: no such file; hint: use the path"),
+            ("q", "cannot start q: no such executable in PATH ("),
+            ("q", "/two); hint: give its full path"),
+            ("", "no such executable in PATH"),
+            ("./q", "cannot start ./q: no such file; hint: give the path"),
             ("one/..", "cannot start one/..: no such file"),
             ("/", "cannot start /: it is a directory"),
         ] {

@@ -96,7 +96,7 @@ impl RemoteCollapse {
                 }
                 PlanMatch::Unplanned => {
                     return Err(Failure::bad_input(format!(
-                        "cannot apply the plan to process {pid}: it has no program {}",
+                        "cannot apply the plan to process {pid}: it has no entry for the program {}",
                         running_program.path
                     )));
                 }
@@ -105,7 +105,7 @@ impl RemoteCollapse {
         let status = parse_process_file(pid, "status", process_status::parse)?;
         if status.thp_enabled == Some(false) {
             summary.notes.push(
-                "the program disabled huge pages by prctl (PR_SET_THP_DISABLE); hint: --override".to_owned(),
+                "the program disabled THP with prctl (PR_SET_THP_DISABLE); hint: use --override".to_owned(),
             );
         }
         Ok(RemoteCollapse {
@@ -128,7 +128,7 @@ impl RemoteCollapse {
         match results.first() {
             Some(0) => {
                 self.summary.notes.clear();
-                self.add_note("the program's prctl against huge pages was undone: --override");
+                self.add_note("the program's PR_SET_THP_DISABLE was undone (--override)");
                 Ok(())
             }
             other => {
@@ -190,7 +190,7 @@ impl RemoteCollapse {
                 summary.failed.extend(untried);
             }
             Err(failure) => {
-                summary.notes.push(format!("regions that were not tried are not counted: {failure}"))
+                summary.notes.push(format!("regions that were never tried are not counted: {failure}"))
             }
         }
         summary
@@ -295,9 +295,9 @@ impl RemoteCollapse {
         let status = parse_process_file(self.pid, "status", as_text)?;
         let filter = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
         if filter.is_some_and(|mode| mode.trim() != "0") {
-            let why = "its seccomp filter could kill it for an injected call";
+            let why = "its seccomp filter could kill it because of an injected call";
             return Err(Failure::refused(format!(
-                "CAP_SYS_NICE is missing, and cannot attach to the process: {why}"
+                "CAP_SYS_NICE is missing, and pagelab cannot attach to the process: {why}"
             )));
         }
         let maps = self.read_maps()?;
@@ -309,13 +309,15 @@ impl RemoteCollapse {
         });
         self.attach_target = Some(site);
         let (results, injected) = outcome.map_err(|refusal| {
-            Failure::refused(format!("CAP_SYS_NICE is missing, and cannot attach to the process: {refusal}"))
+            Failure::refused(format!(
+                "CAP_SYS_NICE is missing, and pagelab cannot attach to the process: {refusal}"
+            ))
         })?;
         self.summary.stopped_ns += injected.stopped_ns;
         self.summary.stops += 1;
         self.add_note(
-            "without CAP_SYS_NICE, the main thread of the program was stopped for each region; the total is \
-             stopped_ns of the summary",
+            "without CAP_SYS_NICE, the program's main thread was stopped for each region; stopped_ns in the \
+             summary is the total",
         );
         Ok(results)
     }

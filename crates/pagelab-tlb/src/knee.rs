@@ -48,7 +48,7 @@ struct DifferencePoint {
 pub fn find_knee(timings: &[SizeTimings]) -> Reading<Bytes> {
     let absent = |detail: String| {
         Absence::new("reach of the largest TLB", AbsenceReason::Undefined, detail)
-            .with_hint("repeat the probe on a quieter machine")
+            .with_hint("repeat the probe on an idle machine")
     };
     let mut points: Vec<DifferencePoint> = timings.iter().filter_map(difference_point).collect();
     points.sort_by_key(|point| point.size);

@@ -12,7 +12,7 @@ pub fn select_geometry(cpu: &Cpu, leaves: &[CpuidLeaf], user_tlb: Option<Tlb>) -
         let number = |part: Option<u32>| part.map_or("unknown".to_owned(), |part| part.to_string());
         let (family, model) = (number(cpu.family), number(cpu.model));
         let vendor = if cpu.vendor.is_empty() { "an unknown vendor" } else { &cpu.vendor };
-        let cpuid = if leaves.is_empty() { "no CPUID leaves" } else { "the CPUID leaves are empty" };
+        let cpuid = if leaves.is_empty() { "no CPUID leaves" } else { "the CPUID leaves describe no TLB" };
         let detail = format!(
             "{cpuid}, and the built-in table has no row for {vendor} family {family} model \
                               {model}"
@@ -185,7 +185,8 @@ mod tests {
         let absent = select_geometry(&cpu("GenuineIntel", 6, 255), &leaves, None).unwrap_err();
         assert_eq!(
             absent.reason(),
-            "the CPUID leaves are empty, and the built-in table has no row for GenuineIntel family 6 model 255"
+            "the CPUID leaves describe no TLB, and the built-in table has no row for GenuineIntel family 6 \
+             model 255"
         );
         assert!(absent.hint.unwrap().contains("--tlb"));
         let given = syntax::parse("l2=100:4K").unwrap();

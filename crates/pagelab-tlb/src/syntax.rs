@@ -49,8 +49,8 @@ pub fn parse(text: &str) -> Result<Tlb, SyntaxError> {
             let expected = || format!("unknown TLB `{name}`; expected l1d, l1s, l1i, l1, l2, …");
             kind = Some(parse_name(name).ok_or_else(|| syntax_error(expected()))?);
         }
-        let (level, holds) =
-            kind.ok_or_else(|| syntax_error(format!("`{item}` needs a name in front, such as l1d={item}")))?;
+        let (level, holds) = kind
+            .ok_or_else(|| syntax_error(format!("`{item}` has no TLB name; write for example l1d={item}")))?;
         levels.push(parse_tlb(rest, level, holds).map_err(syntax_error)?);
         column += part.chars().count() + 1;
     }
@@ -92,7 +92,7 @@ fn parse_tlb(text: &str, level: u32, holds: TlbContent) -> Result<TlbLevel, Stri
         None => None,
     };
     if let Some(ways) = ways.filter(|&ways| !entries.is_multiple_of(ways)) {
-        return Err(format!("{entries} entries cannot be divided into {ways} ways"));
+        return Err(format!("{entries} entries are not divisible by {ways} ways"));
     }
     let mut page_sizes =
         sizes.split('+').map(|text| parse_page_size(text.trim())).collect::<Result<Vec<_>, _>>()?;
@@ -164,12 +164,12 @@ pub(crate) mod tests {
     #[test]
     fn errors_name_the_column_and_the_remedy() {
         let cases = [
-            ("", "column 1: `` needs a name in front, such as l1d="),
-            ("64x4:4K", "column 1: `64x4:4K` needs a name in front, such as l1d=64x4:4K"),
+            ("", "column 1: `` has no TLB name; write for example l1d="),
+            ("64x4:4K", "column 1: `64x4:4K` has no TLB name; write for example l1d=64x4:4K"),
             ("l1d=64x4", "column 1: `64x4` has no page size; write ENTRIES[xWAYS]:SIZE"),
             ("l1d=64x4:4K, l9=3:4K", "column 14: unknown TLB `l9`; expected l1d, l1s, l1i, l1, l2, …"),
             ("l1d=64x4:4K,x4:4K", "column 13: ``: expected a number of entries from 1 to 1048576"),
-            ("l1d=64x5:4K", "column 1: 64 entries cannot be divided into 5 ways"),
+            ("l1d=64x5:4K", "column 1: 64 entries are not divisible by 5 ways"),
             ("l1d=0:4K", "column 1: `0`: expected a number of entries from 1 to 1048576"),
             ("l1d=64:4", "column 1: `4`: expected a page size, for example 4K"),
             ("l1d=64:3K", "column 1: `3K`: expected a page size, for example 4K"),

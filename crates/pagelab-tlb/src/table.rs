@@ -87,14 +87,14 @@ pub const ROWS: &[Row] = &[
         models: &[143..=143, 207..=207],
         name: "Sapphire Rapids, Emerald Rapids",
         geometry: GOLDEN_COVE,
-        source: "dumps of Xeon w7-2475X and 8570, leaf 0x18, but 96 entries from Intel's manual, not 64",
+        source: "dumps of Xeon w7-2475X and 8570, leaf 0x18, but 96 entries as in Intel's manual, not 64",
     },
     Row {
         family: INTEL,
         models: &[151..=151, 154..=154],
         name: "Alder Lake performance core",
         geometry: GOLDEN_COVE,
-        source: "dump of Pentium Gold G7400, leaf 0x18, but 96 entries from Intel's manual, not 64",
+        source: "dump of Pentium Gold G7400, leaf 0x18, but 96 entries as in Intel's manual, not 64",
     },
     Row {
         family: ZEN_1_2,

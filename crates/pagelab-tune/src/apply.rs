@@ -181,8 +181,8 @@ fn describe_launch(job: &SupervisorJob) -> String {
         HugePageChoice::All => {
             let least = style::format_bytes(Bytes(job.huge));
             format!(
-                "would start {program} and advise all anonymous memory in mappings of\n{least} and more when \
-                 they are made, and its heap as it grows\n"
+                "would start {program} and advise all anonymous mappings of at least\n{least} when they are \
+                created, and its heap as it grows\n"
             )
         }
         HugePageChoice::Plan(plan) => {
@@ -196,7 +196,7 @@ fn describe_launch(job: &SupervisorJob) -> String {
 fn describe_collapse(process: &RemoteCollapse) -> String {
     let regions = match &process.choice {
         HugePageChoice::Nothing => "  none\n".to_owned(),
-        HugePageChoice::All => "  all anonymous memory that is mostly present\n".to_owned(),
+        HugePageChoice::All => "  all anonymous memory that is mostly resident\n".to_owned(),
         HugePageChoice::Plan(plan) => describe_regions(plan),
     };
     let notes: String = process.build_summary().notes.iter().map(|note| format!("{note}\n")).collect();
@@ -281,7 +281,7 @@ fn enlarge_pool(job: &SupervisorJob) -> Result<Option<Guard>, Failure> {
         }
         HugePageChoice::Nothing => 0,
         HugePageChoice::All => {
-            let message = "--backing hugetlb requires a plan: `all` does not state the pool size";
+            let message = "--backing hugetlb requires a plan: `all` does not determine the pool size";
             return Err(usage_error(message));
         }
     };
@@ -298,8 +298,8 @@ fn enlarge_pool(job: &SupervisorJob) -> Result<Option<Guard>, Failure> {
     let applied = guard.set_knob(&knob, &wanted.to_string())?;
     if !applied.is_exact() {
         output::warn(&format!(
-            "warning: the pool has {} of {wanted} requested pages: memory is fragmented; hint: `pagelab \
-             compact`",
+            "warning: the pool has {} of {wanted} requested pages: memory is fragmented; hint: run `pagelab \
+            compact`",
             applied.actual
         ));
     }

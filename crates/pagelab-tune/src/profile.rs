@@ -195,8 +195,8 @@ impl ProfileRequest {
 
 fn profile_perf_data(request: &ProfileRequest) -> Result<TlbProfile, Failure> {
     let Some(path) = &request.file else {
-        let message = "no file given: add `--source perf-data FILE`, where FILE is written by perf mem \
-                       record, or is the text of perf script or perf mem report; `-` for standard input";
+        let message = "no file given: add `--source perf-data FILE`, where FILE is the output of perf mem \
+            record, or the text output of perf script or perf mem report; use `-` for standard input";
         return Err(usage_error(message));
     };
     if !request.command.is_empty() || request.pid.is_some() {
@@ -299,7 +299,7 @@ fn parse_huge_page_set(name: &str, huge: Bytes) -> Result<(String, HugePageSet),
         return Ok((name.to_owned(), HugePageSet::All));
     }
     let text = std::fs::read(name)
-        .map_err(|error| Failure::cannot_read(name, &error).hint("--what-if takes `all` or a plan file"))?;
+        .map_err(|error| Failure::cannot_read(name, &error).hint("use --what-if all, or a plan file"))?;
     let short = Path::new(name).file_name().map_or(name.into(), |name| name.to_string_lossy().into_owned());
     let set = match region_list::is_region_list(&text) {
         true => region_list::parse(&text).map(HugePageSet::Addresses),

@@ -36,7 +36,7 @@ pub fn read_profile(path: &Path) -> Result<ProfileSource, Failure> {
     }
     let message = format!(
         "{name}: expected a run file of `pagelab profile` or misses by region (`Region (Hex): 0x…`); hint: \
-         `pagelab profile --source perf-data FILE` reads files of perf"
+        for files of perf, use `pagelab profile --source perf-data FILE`"
     );
     Err(Failure::new(FailureKind::BadInput, message))
 }

@@ -34,14 +34,14 @@ pub fn check_profile(profile: &TlbProfile, ranking: &Ranking, page: Bytes) -> Re
     let misses: u128 = profile.images.iter().map(|image| u128::from(image.misses)).sum();
     if ranking.total <= 0.0 && unseen {
         return refused(
-            "no miss was observed, and a part of the memory was not visible to the source (`pagelab profile \
-             show` lists it); hint: use --source exact"
+            "no misses were observed, but part of the memory was not visible to the source (`pagelab profile \
+            show` lists it); hint: use --source exact"
                 .to_owned(),
         );
     }
     if ranking.total <= 0.0 {
         return refused(format!(
-            "none of {} misses is in a known mapping: huge pages cannot save page walks of this program",
+            "none of the {} misses are in known mappings: huge pages cannot save page walks of this program",
             format_count(misses)
         ));
     }
@@ -51,11 +51,11 @@ pub fn check_profile(profile: &TlbProfile, ranking: &Ranking, page: Bytes) -> Re
     if ranking.regions.is_empty() {
         let page = format_bytes(page);
         return refused(format!(
-            "no mapping with misses holds an aligned page of {page}; hint: try --folio-size 64K"
+            "no mapping with misses contains an aligned page of {page}; hint: try --folio-size 64K"
         ));
     }
     if ranking.attainable_saving() <= 0.0 {
-        return refused("by the model, huge pages would cost as much as they save".to_owned());
+        return refused("the model predicts no gain from huge pages".to_owned());
     }
     Ok(())
 }
@@ -66,7 +66,8 @@ pub fn format_plan(report: &PlanReport<'_>) -> String {
     let gain = native_result.and_then(|native| predict::predict_gain(ranking, chosen, native));
     let huge_plan = plan::build_plan(profile, ranking, chosen, page_size, gain);
     let remark = format!(
-        "{} of {} touched regions, {} of the whole gain by the model; ranked by {}. docs/plan.md",
+        "{} of {} touched regions, {} of the total gain predicted by the model; ranked by {}. See \
+        docs/plan.md",
         format_count(chosen as u128),
         format_count(ranking.regions.len() as u128),
         format_percent(ranking.saving_share(chosen).unwrap_or(0.0)),

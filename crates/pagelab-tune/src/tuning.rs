@@ -182,12 +182,12 @@ fn address_reason(profile: &TlbProfile, is_own: bool) -> &'static str {
     const REASONS: [&str; 3] =
         ["observed as a whole", "cannot be traced by the supervisor", "identified by address"];
     match REASONS.iter().any(|of| profile.notes.iter().any(|note| note.contains(of))) {
-        true => "the notes of the report have the reason",
+        true => "see the notes in the report for the reason",
         false if is_own => {
             "these are mostly small adjacent mappings, which cannot be identified by length: a plan for them \
-             is valid only without address randomisation"
+            is valid only without address randomisation"
         }
-        false => "`pagelab profile` with its supervisor identifies it by length and number",
+        false => "`pagelab profile` with its supervisor identifies memory by length and number",
     }
 }
 
@@ -270,7 +270,8 @@ pub fn describe_tuning(
     let three = arms::arms_without_profile(plan);
     let curve = match request.measures_curve {
         true => {
-            "; with --curve, 8, 16, 32 … pages, each by cost, at random and by use, as the profile allows"
+            "; with --curve, also 8, 16, 32 … pages, each by cost, at random and by use, as far as the \
+            profile allows"
         }
         false => "",
     };
@@ -280,7 +281,7 @@ pub fn describe_tuning(
     let order = "none / plan / all with the same supervisor";
     output.add_paragraph("measure  ", &format!("{order}: {trials} runs of the program{curve}"));
     output.add_paragraph("write    ", &path.display().to_string());
-    output.add_text("Changes no settings of the machine.");
+    output.add_text("Changes no system settings.");
     Ok(output.into_text())
 }
 
@@ -311,8 +312,8 @@ pub fn restore_plans(
     let bad = |text: &str| Failure::cannot_resume(path, text);
     let (Some(tune), Some(profile)) = (&run.tune, &run.profile) else {
         return Err(bad(&format!(
-            "it stopped before its first trial; its profile is complete; hint: pagelab tune --profile {} -- \
-             COMMAND",
+            "it stopped before its first trial; its profile is complete; hint: run `pagelab tune --profile \
+             {} -- COMMAND`",
             path.display()
         )));
     };
@@ -338,8 +339,8 @@ pub fn restore_plans(
         arms.iter().map(|arm| (arm.name.clone(), arm.selection, arm.planned)).collect()
     };
     if heads(&chosen.arms) != heads(&tune.arms) {
-        let text = "this version makes other plans from its profile; hint: use the version that started it, \
-                    or start a new run";
+        let text = "this version builds different plans from its profile; hint: use the version that started \
+            it, or start a new run";
         return Err(bad(text));
     }
     arms::write_plan(&tune.plan, plan_file, true)

@@ -144,14 +144,14 @@ impl Player<'_> {
         let ticks = &self.recording.ticks;
         if let Some((at_ns, text)) = self.recording.remark(self.position, REMARK_READINGS) {
             let ago = ticks[self.position].saturating_sub(at_ns) / S;
-            return if ago == 0 { text } else { format!("{} before: {text}", format_duration(ago * S)) };
+            return if ago == 0 { text } else { format!("{} earlier: {text}", format_duration(ago * S)) };
         }
         match &self.recording.run.ending {
             RunEnd::NotClosed if self.position + 1 == ticks.len() => {
-                "not closed: its writer is running or was killed; open it again for more".to_owned()
+                "not closed: still being written, or its writer was killed; reopen for more".to_owned()
             }
             RunEnd::Stopped { reason: why, .. } if self.position + 1 == ticks.len() => {
-                format!("it was stopped: {why}")
+                format!("recording stopped: {why}")
             }
             _ => String::new(),
         }

@@ -31,16 +31,16 @@ pub struct Terminal {
 
 /// Checks that there is a suitable terminal; the error has a hint.
 pub fn check_terminal() -> Result<(), Failure> {
-    let hint = "`pagelab watch --once` prints one screen as text, `pagelab record` writes to a file";
+    let hint = "use `pagelab watch --once` for one screen as text, or `pagelab record` to write to a file";
     let refuse = |why: &str| Err(Failure::cannot(FailureKind::NotAvailable, "watch", why).hint(hint));
     if !io::stdout().is_terminal() {
         return refuse("standard output is not a terminal");
     }
     if !io::stdin().is_terminal() {
-        return refuse("standard input is not a terminal, so no key could end it");
+        return refuse("standard input is not a terminal");
     }
     match std::env::var_os("TERM") {
-        Some(term) if term == "dumb" => refuse("TERM is dumb, a terminal that cannot move its cursor"),
+        Some(term) if term == "dumb" => refuse("TERM=dumb: the terminal cannot move its cursor"),
         Some(term) if !term.is_empty() => Ok(()),
         _ => refuse("TERM is not set"),
     }

@@ -38,13 +38,12 @@ use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, ma
 /// The tests as a workload.
 pub const WORKLOAD: Workload = Workload {
     name: "alloc-storm",
-    description: "Files, pages, breaks, jumps, signals, execs, forks and links, each in operations per \
-                  second",
+    description: "Rates of file, page, brk, jump, signal, exec, fork and link operations",
     generator: "eight loops, one after the other in a random order from the seed, each for a fixed time or \
                 count; pages are allocated one by one and written at every 128th byte, hence first touched \
                 there",
     options: &[
-        size_option("1M", "Bytes by which the break is moved up at the start"),
+        size_option("1M", "Bytes by which the program break is raised at the start"),
         SEED_OPTION,
         mapping::ADVISE_OPTION,
         choice_option(
@@ -80,13 +79,19 @@ pub const WORKLOAD: Workload = Workload {
             default: "200ms",
             help: "Duration of each test, with until time",
         },
-        number_option("count", 1, 1 << 40, "1000", "Operations of each test at least, with until count"),
+        number_option(
+            "count",
+            1,
+            1 << 40,
+            "1000",
+            "Minimum number of operations of each test, with until count",
+        ),
         number_option(
             "ballast",
             0,
             1 << 20,
             "0",
-            "MiB of memory that this process touches first: each fork copies their page tables",
+            "MiB of memory that this process touches first: each fork copies its page tables",
         ),
         FOLDER_OPTION,
         PROGRAM_OPTION,

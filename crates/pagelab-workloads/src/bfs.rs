@@ -22,14 +22,17 @@ use graph::{BreadthFirstSearch, Graph};
 /// The workload.
 pub const WORKLOAD: Workload = Workload {
     name: "bfs",
-    description: "Breadth-first search in a graph of skewed degrees (Graph500), from several roots",
+    description: "Breadth-first search in a graph with skewed degrees (Graph500), from several roots",
     generator: "an R-MAT graph with a, b, c, d = .57, .19, .19, .05 and 16 edges per vertex from the seed, \
                 labels scrambled, in compressed sparse rows; breadth-first search from random roots. Rows \
                 are read in order, and for each neighbour the parent array at a random place, weighted by \
                 degree; accesses of one row do not depend on each other. All memory is written before the \
                 search",
     options: &[
-        size_option("80M", "Bytes of graph and search; the largest power of two of vertices that fits"),
+        size_option(
+            "80M",
+            "Bytes of graph and search; the number of vertices is the largest power of two that fits",
+        ),
         SEED_OPTION,
         mapping::ADVISE_OPTION,
         number_option(
@@ -37,7 +40,7 @@ pub const WORKLOAD: Workload = Workload {
             1,
             1 << 20,
             "4",
-            "Number of roots that are searched, one after the other; Graph500 uses 64",
+            "Number of roots to search from, one after the other; Graph500 uses 64",
         ),
     ],
     forks_processes: false,

@@ -124,7 +124,7 @@ fn check_leaves(tree: &BPlusTree<'_>, keys: u64) -> Result<(), WorkloadError> {
     }
     if count != keys || sum * 2 != u128::from(keys) * u128::from(keys.saturating_sub(1)) {
         return Err(WorkloadError::WrongResult(format!(
-            "the leaves have {count} keys of {keys}, with the sum of values {sum}"
+            "the leaves hold {count} of {keys} keys; the sum of their values is {sum}"
         )));
     }
     Ok(())

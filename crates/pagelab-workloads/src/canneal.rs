@@ -43,7 +43,7 @@ pub const WORKLOAD: Workload = Workload {
             1,
             1 << 20,
             "32",
-            "Number of temperatures; each is two thirds of the one before",
+            "Number of temperatures; each is two thirds of the previous one",
         ),
         number_option("swaps", 1, 1 << 40, "15000", "Moves tried at each temperature"),
         number_option("temperature", 1, 1 << 30, "2000", "First temperature, in units of wire length"),

@@ -27,7 +27,7 @@ use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, ma
 /// The chase as a separate workload.
 pub const WORKLOAD: Workload = Workload {
     name: "chase",
-    description: "Dependent random reads over a buffer: each address is the value of the read before",
+    description: "Dependent random reads over a buffer: each read returns the address of the next",
     generator: "one slot in every 128 bytes, each written before the first read; dependent reads. Pattern \
                 uniform: all slots linked into one random cycle (Sattolo's shuffle from the seed), the value \
                 read is the next address, and a lap reads every slot once. Patterns zipf and hot: the value \
@@ -42,21 +42,21 @@ pub const WORKLOAD: Workload = Workload {
             "pattern",
             &["uniform", "zipf", "hot"],
             "uniform",
-            "Preferred slots: none, those of regions by Zipf's law, those of a few hot regions",
+            "Access pattern: uniform, or regions by Zipf's law, or a few hot regions preferred",
         ),
         access_regions::REGION_OPTION,
         thousandths_option(
             "zipf",
             4000,
             "1.0",
-            "Pattern zipf: the share of region k of the order is proportional to 1 / k to this power",
+            "Pattern zipf: the share of the k-th region is proportional to 1 / k to this power",
         ),
         number_option("hot", 1, 1 << 16, "32", "Pattern hot: number of hot regions"),
         thousandths_option(
             "share",
             1000,
             "0.9",
-            "Pattern hot: share of all reads that goes to the hot regions",
+            "Pattern hot: share of all reads that go to the hot regions",
         ),
     ],
     forks_processes: false,
@@ -90,7 +90,7 @@ fn run_uniform(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> Work
     again.walk(steps % again.slot_count());
     if again.position as u64 != checksum {
         return Err(WorkloadError::WrongResult(format!(
-            "after {steps} steps at word {checksum}, by laps {}",
+            "after {steps} steps at word {checksum}; expected {} from the number of laps",
             again.position
         )));
     }
@@ -250,7 +250,7 @@ fn run_skewed(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> Workl
     let mut again = start.clone();
     again.advance(first, |slot| slot_word(seed, slot));
     if again.position != checkpoint {
-        let text = format!("after {first} steps at slot {checkpoint}, computed {}", again.position);
+        let text = format!("after {first} steps at slot {checkpoint}; expected {}", again.position);
         return Err(WorkloadError::WrongResult(text));
     }
     let generated_input = match options.get_text("pattern") {

@@ -30,13 +30,13 @@ use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mi
 /// The load as a workload.
 pub const WORKLOAD: Workload = Workload {
     name: "desktop",
-    description: "Many small processes under light load: starts, wakes, small files, pauses; time of each \
-            operation",
+    description: "Many small processes under light load: starts, wake-ups, small files, pauses; latency of \
+                  each operation",
     generator: "random operations from the seed: 30 % wake a waiting process, 15 % start a program, 20 % \
                 write a file of 1 to 64 KiB, 25 % read one, 5 % rename one, 5 % delete one, and a pause of \
                 0.5 to 1.5 times the mean after each; processes touch their memory first when first woken",
     options: &[
-        size_option("64M", "Bytes of all waiting processes in total"),
+        size_option("64M", "Total size of all waiting processes"),
         SEED_OPTION,
         number_option("processes", 1, 10_000, "16", "Number of waiting processes"),
         number_option("operations", 1, 1 << 40, "1000", "Number of operations"),
@@ -107,7 +107,7 @@ fn run_desktop(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> Work
     let each = Bytes(options.get_size("size").0 / processes);
     if each.0 == 0 {
         return Err(WorkloadError::InvalidOptions(format!(
-            "size: less than one byte for each of {processes} processes"
+            "size: expected at least one byte for each of {processes} processes"
         )));
     }
     let start = |_| {
@@ -247,7 +247,7 @@ impl DesktopLoad {
         let took_ns =
             time_operation(read).map_err(|error| WorkloadError::system_error("cannot read", error))?;
         if found != file_content(file.seed) {
-            let text = format!("{} does not have the written contents", path.display());
+            let text = format!("{} does not contain what was written", path.display());
             return Err(WorkloadError::WrongResult(text));
         }
         Ok(took_ns)

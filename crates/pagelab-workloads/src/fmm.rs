@@ -38,7 +38,7 @@ pub const WORKLOAD: Workload = Workload {
                 each address read from a list before; expansions of boxes in the order of a traversal; every \
                 particle and list is written before it is read",
     options: &[
-        size_option("32M", "Bytes of particles, lists and expansions, about: 80 per particle"),
+        size_option("32M", "Approximate bytes of particles, lists and expansions: 80 per particle"),
         SEED_OPTION,
         mapping::ADVISE_OPTION,
         choice_option(
@@ -54,7 +54,7 @@ pub const WORKLOAD: Workload = Workload {
             "12",
             "Terms of an expansion; each additional term halves the error",
         ),
-        number_option("leaf", 1, 1 << 16, "40", "Largest number of particles of a box that is not divided"),
+        number_option("leaf", 1, 1 << 16, "40", "Maximum number of particles in a box that is not divided"),
         number_option(
             "sample",
             1,
@@ -106,7 +106,8 @@ fn run_fmm(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> Workload
     let error = sample_error(particles, options.get_number("sample"), &mut random);
     if error.is_nan() || error > error_bound(terms) {
         return Err(WorkloadError::WrongResult(format!(
-            "fields differ from the direct sums by {error:.2e} of their size; expected at most 2^-{terms}"
+            "fields differ from the direct sums by a relative error of {error:.2e}; expected at most \
+             2^-{terms}"
         )));
     }
     Ok(WorkloadResult {

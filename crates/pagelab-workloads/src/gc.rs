@@ -49,8 +49,8 @@ pub const WORKLOAD: Workload = Workload {
             "0.5",
             "Share of half the heap that the lists use, at 24 bytes per node",
         ),
-        number_option("length", 1, 1 << 32, "100", "Nodes of a list"),
-        number_option("rounds", 1, 1 << 32, "8", "Number of times that each list is rebuilt"),
+        number_option("length", 1, 1 << 32, "100", "Nodes per list"),
+        number_option("rounds", 1, 1 << 32, "8", "Number of times each list is rebuilt"),
     ],
     forks_processes: true,
     run: run_gc,
@@ -86,8 +86,8 @@ fn run_gc(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> WorkloadO
     let lists = u64::try_from(live).unwrap_or(0) / length;
     if lists == 0 {
         return Err(WorkloadError::InvalidOptions(format!(
-            "size, live and length: that share of half of {} bytes has no room for one list of {length} \
-             nodes",
+            "size, live and length: the live share of half of {} bytes has no room for a single list of \
+             {length} nodes",
             heap.0
         )));
     }
@@ -181,7 +181,7 @@ fn check_lists(heap: &CopyingHeap<'_>, roots: &[u64], job: &GcJob) -> Result<u64
         let mut nodes = heap.list_values(root);
         for &value in wanted.iter().rev() {
             if nodes.next() != Some(value) {
-                let text = format!("list {list} differs from the list that was built last");
+                let text = format!("list {list} differs from the one built last");
                 return Err(WorkloadError::WrongResult(text));
             }
             sum = mix_checksum(sum, value);

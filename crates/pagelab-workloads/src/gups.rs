@@ -19,7 +19,7 @@ use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, ma
 /// The workload.
 pub const WORKLOAD: Workload = Workload {
     name: "gups",
-    description: "Random updates of a table of 64-bit words by xor (HPC Challenge RandomAccess)",
+    description: "Random xor updates of a table of 64-bit words (HPC Challenge RandomAccess)",
     generator: "the sequence of HPC Challenge RandomAccess: states of a 64-bit shift register, each xored to \
                 the word of the table that its low bits name; 128 stretches of the sequence side by side, so \
                 that 128 updates in a row do not depend on each other; uniform over the table; each word is \

@@ -47,14 +47,14 @@ pub const WORKLOAD: Workload = Workload {
             "first",
             &["write", "read", "none"],
             "write",
-            "First touch of each page: a write, a read, or none: the measured reads",
+            "First touch of each page: by a write, by a read, or none (left to the measured reads)",
         ),
         number_option(
             "base",
             0,
             u64::MAX,
             "0x18780000000",
-            "Address of the buffer, so that addresses of one run are valid in the next; 0: any address",
+            "Address of the buffer, so that addresses from one run are valid in the next; 0: any address",
         ),
         path_option("largepages", "File of region addresses to back with huge pages: decimal, one per line"),
         choice_option(
@@ -107,7 +107,7 @@ fn run_hot_regions(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> 
     });
     again.advance(first, |at| if is_written { byte_at(at) } else { 0 });
     if again.byte_sum != checkpoint {
-        let text = format!("sum of the first {first} rounds: read {checkpoint}, computed {}", again.byte_sum);
+        let text = format!("sum of the first {first} rounds: read {checkpoint}, expected {}", again.byte_sum);
         return Err(WorkloadError::WrongResult(text));
     }
     Ok(WorkloadResult {
@@ -287,7 +287,7 @@ impl RequestedBacking {
     fn backing_error(&self, backed_before: usize, address: u64, error: std::io::Error) -> WorkloadError {
         let (all, bytes) = (self.offsets.len(), self.region.0);
         let wanted = format!(
-            "cannot back {address:#x} by a huge page of {bytes} bytes ({backed_before} of {all} are)"
+            "cannot back {address:#x} with a huge page of {bytes} bytes ({backed_before} of {all} are backed)"
         );
         let hint = match error.kind() {
             _ if !self.is_hugetlb => "this kernel has no transparent huge pages",
@@ -295,7 +295,7 @@ impl RequestedBacking {
                 "the pool has no free page; hint: raise vm.nr_hugepages, or use --backing thp"
             }
             _ => {
-                "this kernel has no pool of pages of this size; hint: use another --region, or --backing \
+                "this kernel has no hugetlb pool of this page size; hint: use another --region, or --backing \
                 thp"
             }
         };
@@ -337,12 +337,12 @@ fn parse_list(
         if !buffer.contains(&address) {
             let (start, end) = (buffer.start, buffer.end);
             return Err(line_error(format!(
-                "{address} is outside of the buffer, {start} to {end} ({start:#x})"
+                "{address} is outside the buffer, {start} to {end} ({start:#x})"
             )));
         }
         let offset = address - buffer.start;
         if !offset.is_multiple_of(region) {
-            return Err(line_error(format!("{address} is not the first byte of a region of {region} bytes")));
+            return Err(line_error(format!("{address} is not the start of a region of {region} bytes")));
         }
         offsets.insert(offset);
     }

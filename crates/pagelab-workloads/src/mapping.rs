@@ -15,7 +15,7 @@ pub const ADVISE_OPTION: OptionSpec = choice_option(
     "advise",
     &["none", "huge", "nohuge"],
     "none",
-    "Advice on its memory before first touch: none, huge (MADV_HUGEPAGE), nohuge",
+    "Advice for its memory before the first touch: none, huge (MADV_HUGEPAGE), nohuge",
 );
 
 /// The largest power of two in `bytes`, at most 1 GiB: what starts at a multiple of it can have huge pages of

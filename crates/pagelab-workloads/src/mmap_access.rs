@@ -257,7 +257,7 @@ fn check_buffer(
         let found = (line[0].load(Relaxed), line[LINE_BYTES - 1].load(Relaxed));
         if found != (first, initial_byte) {
             return Err(WorkloadError::WrongResult(format!(
-                "line {at} begins and ends with {found:?}; expected {:?}",
+                "line {at} starts and ends with {found:?}; expected {:?}",
                 (first, initial_byte)
             )));
         }

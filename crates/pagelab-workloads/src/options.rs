@@ -220,7 +220,7 @@ pub fn parse_value(spec: &OptionSpec, input: &str) -> Result<OptionValue, String
         ValueKind::Size => size::parse_nonzero(input).map(OptionValue::Size).map_err(refusal),
         ValueKind::Number(least, most) => match parse_whole(input) {
             Some(number) if (least..=most).contains(&number) => Ok(OptionValue::Number(number)),
-            _ if most == u64::MAX => Err(refusal(format!("expected an integer from {least} on"))),
+            _ if most == u64::MAX => Err(refusal(format!("expected an integer of at least {least}"))),
             _ => Err(refusal(format!("expected an integer from {least} to {most}"))),
         },
         ValueKind::Thousandths(most) => {

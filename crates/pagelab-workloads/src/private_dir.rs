@@ -14,8 +14,10 @@ use crate::WorkloadError;
 use crate::options::{OptionSpec, WorkloadOptions, path_option};
 
 /// The option of workloads that need files.
-pub const FOLDER_OPTION: OptionSpec =
-    path_option("folder", "Directory of its files while it runs; default: the directory for temporary files");
+pub const FOLDER_OPTION: OptionSpec = path_option(
+    "folder",
+    "Directory for its files while it runs; default: the directory for temporary files",
+);
 
 /// How names of these folders begin; the workload, the process and a count follow.
 const NAME_PREFIX: &str = "pagelab-workload-";
@@ -182,7 +184,7 @@ impl Leftover {
     pub fn remove(&self) -> io::Result<()> {
         let meta = self.path.symlink_metadata()?;
         if (meta.dev(), meta.ino()) != self.identity {
-            return Err(io::Error::other("another file has its name now"));
+            return Err(io::Error::other("another file now has its name"));
         }
         match meta.is_dir() {
             // No link in it is followed.

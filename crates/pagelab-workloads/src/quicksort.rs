@@ -50,7 +50,7 @@ fn run_quicksort(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> Wo
         return Err(WorkloadError::WrongResult(format!("the array had {expected:?}, but has {found:?}")));
     }
     if let Some(at) = values.windows(2).position(|pair| pair[0] > pair[1]) {
-        let text = format!("{} is before {} at {at}", values[at], values[at + 1]);
+        let text = format!("{} precedes {} at {at}", values[at], values[at + 1]);
         return Err(WorkloadError::WrongResult(text));
     }
     // Sparse, and by position: with the sums above it is that of one order only.

@@ -16,7 +16,7 @@ use crate::options::{OptionSpec, WorkloadOptions, path_option};
 /// The option of workloads that start processes.
 pub const PROGRAM_OPTION: OptionSpec = path_option(
     "program",
-    "A small program that exits at once with 0; default: the `true` on PATH, else pagelab --version",
+    "A small program that exits immediately with 0; default: `true` from PATH, else pagelab --version",
 );
 
 /// Where programs are looked for without PATH, as execvp(3) does.
@@ -42,7 +42,7 @@ impl SmallProgram {
             }
             (named, _) if Path::new(named).is_file() => vec![to_cstring(Path::new(named))?],
             (named, _) => {
-                let text = format!("{named} is not a file; hint: name a small program by the option program");
+                let text = format!("{named} is not a file; hint: set the option program to a small program");
                 return Err(WorkloadError::NotAvailable(text));
             }
         };
@@ -69,7 +69,7 @@ impl SmallProgram {
 }
 
 fn to_cstring(path: &Path) -> Result<CString, WorkloadError> {
-    let text = || WorkloadError::InvalidOptions("program: its name has a NUL byte".to_owned());
+    let text = || WorkloadError::InvalidOptions("program: its name contains a NUL byte".to_owned());
     CString::new(path.as_os_str().as_bytes()).map_err(|_| text())
 }
 

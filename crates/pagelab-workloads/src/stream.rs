@@ -31,7 +31,7 @@ pub const WORKLOAD: Workload = Workload {
 };
 
 const TIMES_OPTION: OptionSpec =
-    number_option("times", 2, 1 << 30, "10", "Passes of each kernel; the best one except the first counts");
+    number_option("times", 2, 1 << 30, "10", "Passes of each kernel; the best one after the first counts");
 
 /// STREAM's own numbers.
 const STREAM_SCALAR: f64 = 3.0;

@@ -38,7 +38,7 @@ pub const WORKLOAD: Workload = Workload {
         mapping::ADVISE_OPTION,
         number_option("dimensions", 1, 1 << 16, "128", "Coordinates of a point, four bytes each"),
         number_option("parts", 1, 1 << 20, "1", "Parts of the stream, clustered one after the other"),
-        number_option("clusters", 1, 1 << 16, "15", "Number of places around which the points are"),
+        number_option("clusters", 1, 1 << 16, "15", "Number of places around which the points lie"),
         number_option("least", 1, 1 << 16, "10", "Minimum number of centres of a part"),
         number_option("most", 1, 1 << 16, "20", "Maximum number of centres of a part"),
         number_option(
@@ -65,8 +65,8 @@ fn run_streamcluster(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -
     let count = u32::try_from(count).ok().filter(|&count| count as usize > bounds.max_centres);
     let Some(count) = count.filter(|_| bounds.min_centres <= bounds.max_centres) else {
         return Err(WorkloadError::InvalidOptions(format!(
-            "size: a part needs more points of {row} bytes than `most` ({}), fewer than 2^32, and `least` \
-             may not be above `most`",
+            "size: a part must hold more points of {row} bytes than `most` ({}) and fewer than 2^32, and \
+             `least` may not exceed `most`",
             bounds.max_centres
         )));
     };

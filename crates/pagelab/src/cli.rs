@@ -46,7 +46,7 @@ pub enum Command {
     Fragment(Box<cmd::fragment::Args>),
     /// Show run files as text, JSON, CSV tables or HTML
     Report(cmd::report::Args),
-    /// Compare runs of one experiment: other machines, kernels or days
+    /// Compare runs of one experiment across machines, kernels or days
     Compare(cmd::compare::Args),
     /// Draw a map of physical memory, or of what changed
     Map(cmd::map::Args),
@@ -69,11 +69,11 @@ pub enum Command {
     Gate(cmd::run::gate::Args),
     /// Simulate the page allocator: compare, sweep, replay
     Sim(Box<cmd::sim::Args>),
-    /// Record and summarize each allocation and free of the page allocator
+    /// Record and summarize every page allocation and free
     Trace(cmd::trace::Args),
     /// Find the 2 MiB regions whose TLB misses cost a program time
     Profile(Box<cmd::profile::Args>),
-    /// Choose which regions to back with huge pages, from a profile
+    /// Use a profile to choose which regions to back with huge pages
     Plan(Box<cmd::plan::Args>),
     /// Profile a program, plan its huge pages, and measure the speed-up
     Tune(Box<cmd::tune::Args>),
@@ -84,7 +84,7 @@ pub enum Command {
     Supervise(Box<cmd::apply::SuperviseArgs>),
     /// Run one workload and print its figures as JSON
     Workload(cmd::workload::Args),
-    /// Restore settings that a killed pagelab left changed
+    /// Restore settings left changed by a killed pagelab process
     Restore(cmd::restore::Args),
 }
 
@@ -93,7 +93,7 @@ Examples:
   pagelab checkup                  this machine's memory, on one screen
   pagelab can 4000                 can 4000 huge pages be allocated?
   pagelab tune -- ./server         do huge pages make this program faster?
-  pagelab run thp --dry-run        an experiment, and what it would change
+  pagelab run thp --dry-run        what an experiment would run and change
 ";
 
 fn after_help() -> String {
@@ -119,8 +119,8 @@ fn format_groups(command: &clap::Command) -> String {
         text.push('\n');
     }
     text.push_str(
-        "`pagelab help COMMAND` or `pagelab COMMAND --help` describes a command,\n`pagelab help TERM` a term \
-         such as polluted, `pagelab help docs/can.md` prints a\ndocument.",
+        "`pagelab help COMMAND` or `pagelab COMMAND --help` describes a command,\n`pagelab help TERM` \
+         explains a term such as polluted, and\n`pagelab help docs/can.md` prints a document.",
     );
     text
 }

@@ -48,7 +48,7 @@ pub fn parse_count(text: &str) -> Result<usize, String> {
 /// Parses the number of a process.
 pub fn parse_pid(text: &str) -> Result<u32, String> {
     let pid = parse_bounded::<u32, 1, { i32::MAX as u64 }>(text);
-    pid.map_err(|_| "expected the number of a process, for example 4121".to_owned())
+    pid.map_err(|_| "expected a process ID, for example 4121".to_owned())
 }
 
 pub fn parse_node(text: &str) -> Result<u32, String> {
@@ -124,7 +124,7 @@ mod tests {
         let parse = |text: &str| parse_bounded_duration(text, Duration::from_millis(100), 366 * DAY);
         assert_eq!(parse("1d"), Ok(DAY));
         assert_eq!(parse("50ms"), Err("expected 100ms to 366d".to_owned()));
-        assert!(parse("5").unwrap_err().starts_with("it has no unit; expected a duration"));
+        assert!(parse("5").unwrap_err().starts_with("missing unit; expected a duration"));
     }
 
     /// Each printed duration is parsed, within the rounding of what is printed.

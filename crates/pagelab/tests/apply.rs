@@ -219,8 +219,8 @@ fn exit_codes_and_pipes_are_those_of_the_program() {
     }
     let ran = lab.run(&["apply", "none", "--", "no-such-program"]);
     assert_eq!(ran.code, Some(3), "{}", ran.err);
-    let said = "cannot start no-such-program: no directory of PATH (";
-    assert!(ran.err.contains(said) && ran.err.contains("hint: use its path"), "{}", ran.err);
+    let said = "cannot start no-such-program: no such executable in PATH (";
+    assert!(ran.err.contains(said) && ran.err.contains("hint: give its full path"), "{}", ran.err);
 }
 
 fn plan_for(program: Program) -> String {
@@ -535,7 +535,10 @@ fn a_stopped_process_is_given_huge_pages_and_stays_stopped() {
         let summary: Value = serde_json::from_slice(&fs::read(lab.path().join("s.json")).unwrap()).unwrap();
         let number = |name: &str| summary["regions"][name].as_u64().unwrap();
         assert!(number("allocated") >= 8 || !way.is_empty(), "{summary}");
-        assert!(number("allocated") == number("requested") || said.contains(" not: "), "{summary} {said}");
+        assert!(
+            number("allocated") == number("requested") || said.contains(" not allocated: "),
+            "{summary} {said}"
+        );
         until("its stop", || (stat_field(pid, 0)? == "T").then_some(()));
         signal(pid, Signal::CONT);
         drop(python.0.stdin.take());

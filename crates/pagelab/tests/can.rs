@@ -35,7 +35,7 @@ fn invalid_arguments_are_refused_with_a_hint() {
         (&["can", "1.5"], 2, "expected a count"),
         (&["can", "1", "--size", "3M"], 2, "power of two"),
         (&["can", "1", "--size", "1K"], 2, "smaller than a base page"),
-        (&["can", "1", "--size", "4K"], 2, "one base page"),
+        (&["can", "1", "--size", "4K"], 2, "a single base page"),
         (&["can", "1", "--size", "-2M"], 2, "-2"),
         (&["can", "1", "--size", "8388608G"], 2, "of memory"),
         (&["can", "1", "--how", "luck"], 2, "thp, hugetlb, contig"),

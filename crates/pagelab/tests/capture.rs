@@ -243,7 +243,7 @@ fn leftovers_of_a_killed_capture_are_replaced_and_foreign_files_kept() {
         ("b", 0, ""),
         ("c", 5, "c.part already exists"),
         ("d.tar.zst", 5, "cannot write d.tar.zst"),
-        ("e.tar.zst", 5, "another pagelab is writing it"),
+        ("e.tar.zst", 5, "another pagelab process is writing it"),
     ] {
         expect(&pagelab(temp.path(), &["capture", target, "--root", "tree"]), code, part);
         assert_eq!(at(target).exists(), code == 0, "{target}");
@@ -384,7 +384,7 @@ fn a_user_without_rights_gets_everything_that_is_readable() {
         command = Command::new(&copy);
         command.uid(65_534).gid(65_534);
         let output = command.args(["capture", "y.tar.zst"]).current_dir(temp.path()).output().unwrap();
-        expect(&output, 4, "hint: choose a writable place");
+        expect(&output, 4, "hint: choose a writable location");
     }
 }
 
@@ -396,7 +396,7 @@ fn bad_roots_are_bad_input() {
     for (root, part) in [
         ("nowhere", "nowhere: no such file or directory; expected a directory"),
         ("garbage", "garbage: neither a directory nor a tar archive"),
-        ("empty", "empty: it contains no file for a capture"),
+        ("empty", "empty: none of the expected files is there"),
         ("/dev/null", "neither a directory nor a file"),
     ] {
         expect(&pagelab(temp.path(), &["capture", "x", "--root", root]), 3, part);

@@ -98,7 +98,7 @@ fn only_a_plain_file_becomes_a_page() {
     let mut printing = lab.command(&["checkup", "--root", "tree", "--html", "/dev/stdout"]);
     let ran = printing.stdout(fs::File::create(lab.path().join("printed")).unwrap()).output().unwrap();
     assert_eq!(ran.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&ran.stderr).contains("found the standard output"));
+    assert!(String::from_utf8_lossy(&ran.stderr).contains("found standard output"));
 }
 
 #[test]

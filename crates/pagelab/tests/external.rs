@@ -229,7 +229,7 @@ fn failures_of_a_setup_are_reported_with_a_hint() {
     let full = "echo 'tar: No space left on device' >&2; exit 2";
     fails("dpkg-deb", full, 5, "move the cache with XDG_CACHE_HOME");
     fails("dpkg-deb", "true", 4, "made-up");
-    fails("apt-cache", "true", 4, "apt would install it, but does not list it");
+    fails("apt-cache", "true", 4, "apt-get would install it, but apt-cache does not list it");
     let mut nowhere = stage.command(&["workload", "setup", "./mine.toml"]);
     check(&nowhere.env("XDG_CACHE_HOME", "/dev/null/x").output().unwrap(), 5, "cannot use /dev/null/x");
     let mut nowhere = stage.command(&["workload", "setup", "./mine.toml"]);
@@ -243,7 +243,7 @@ fn failures_of_a_setup_are_reported_with_a_hint() {
     check(&without.env("PATH", &bin).output().unwrap(), 4, "cannot find apt-get");
     stage.0.write("mine/prepare.sh", "echo oh no >&2; exit 3\n");
     stage.program("apt-get", GET);
-    check(&stage.run(&["workload", "setup", "./mine.toml"]), 4, "cannot create the data of mine: oh no");
+    check(&stage.run(&["workload", "setup", "./mine.toml"]), 4, "cannot create the data for mine: oh no");
     check(&stage.run(&["workload", "setup", "no-such-one"]), 2, "unknown external workload");
     check(&stage.run(&["workload", "no-such-one"]), 2, "unknown workload `no-such-one`");
     check(&stage.run(&["workload", "./none.toml"]), 3, "cannot read the manifest ./none.toml");
@@ -270,7 +270,7 @@ fn runs_that_lie_fail_or_leave_processes_are_reported() {
         ("echo rate fast", 5, "no rate: expected a number, found \"fast\""),
         ("true", 5, "no rate: no line of its output matches"),
         ("echo rate 7; exit 70", 70, "wrong result"),
-        ("sleep 83.25 & setsid sleep 83.25 & echo rate 7", 5, "left 2 processes, which were killed"),
+        ("sleep 83.25 & setsid sleep 83.25 & echo rate 7", 5, "left 2 processes behind, which were killed"),
         ("yes | head -c 300000; echo; echo rate 8 >&2", 0, "\"value\":8.0"),
     ] {
         scripted(&stage, script);
@@ -331,7 +331,7 @@ fn an_experiment_skips_a_program_that_is_not_set_up() {
     check(&stage.run(&["run", "two.toml", "--dry-run", "--json"]), 0, reason);
     let output = stage.run(&["run", "two.toml", "-o", "two.pagelab"]);
     check(&output, 5, "mine: the workload is not set up");
-    check(&output, 5, "its 1 trials are skipped");
+    check(&output, 5, "skipping its 1 trials");
     let run = pagelab_runfile::read_run_file(&stage.0.path().join("two.pagelab")).unwrap();
     let ends: Vec<&TrialEnd> = run.experiment.as_ref().unwrap().trials.iter().map(|of| &of.end).collect();
     assert_eq!(ends, [&TrialEnd::NotStarted(reason.to_owned()), &TrialEnd::Done]);

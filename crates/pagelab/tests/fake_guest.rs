@@ -53,16 +53,16 @@ fn a_lost_guest_never_looks_like_a_failed_command() {
             "echo 'qemu: no such machine' >&2; exit 1",
             &[][..],
             "refused",
-            "QEMU did not start it (exit code 1): qemu: no such machine",
+            "QEMU could not start it (exit code 1): qemu: no such machine",
         ),
-        ("exit 2", &[], "refused", "it gave no reason"),
+        ("exit 2", &[], "refused", "no reason given"),
         ("cat hello >&$line; echo broken >&2; exit 1", &[], "qemu_failed", "QEMU exited with code 1: broken"),
         ("kill -9 $$", &[], "qemu_killed", "QEMU was killed by signal 9 (SIGKILL)"),
         ("cat said >&$line; kill -9 $$", &[], "qemu_killed", "signal 9"),
         ("exit 0", &[], "powered_off", "it powered off without a result"),
         ("cat said >&$line; exit 0", &[], "powered_off", "without a result"),
         (PANIC, &[], "panic", "its kernel panicked: Kernel panic - not syncing: ?[2Jsysrq"),
-        (OOM, &[], "out_of_memory", "hint: --memory"),
+        (OOM, &[], "out_of_memory", "hint: use a larger --memory"),
         (INIT, &[], "agent", "its agent failed: PID 1 exited: Kernel panic"),
         (
             "echo half a boot >&$console; exec sleep 600",
@@ -71,13 +71,18 @@ fn a_lost_guest_never_looks_like_a_failed_command() {
             "last kernel message: half a boot",
         ),
         ("exec sleep 600", &["--boot-timeout", "1s"], "no_first_line", "no kernel messages"),
-        ("cat said >&$line; exec sleep 600", &["--timeout", "3s"], "too_long", "hint: --timeout"),
-        ("echo printk >&$line; exec sleep 600", &[], "damaged", "its serial line was damaged: byte 0"),
+        (
+            "cat said >&$line; exec sleep 600",
+            &["--timeout", "3s"],
+            "too_long",
+            "hint: use a longer --timeout",
+        ),
+        ("echo printk >&$line; exec sleep 600", &[], "damaged", "corrupt data on its serial line: byte 0"),
         ("head -c 70 said >&$line; exit 0", &[], "damaged", "its last message is truncated"),
         ("cat hello hello >&$line; exec sleep 600", &[], "damaged", "packet 0 out of order; expected 1"),
         ("cat failed >&$line; exec sleep 600", &[], "agent", "its agent failed: no job"),
         ("exec yes >&$console", &["--timeout", "3s"], "no_first_line", "last kernel message: y"),
-        ("cat hello >&$line; exec yes >&$line", &[], "damaged", "this is not the beginning of a packet"),
+        ("cat hello >&$line; exec yes >&$line", &[], "damaged", "not the start of a packet"),
     ] {
         let stage = Stage::new(script);
         stage.put("hello", &packets(&[hello()]));
@@ -301,7 +306,7 @@ fn a_hostile_guest_writes_only_to_requested_paths() {
         let to = stage.path("to");
         sending(&stage, &[file(path), AgentMessage::Data(vec![1]), AgentMessage::FileEnd]);
         let (code, _, stderr) = texts(&stage.run(&["--take", "x", "--to", to.to_str().unwrap()]));
-        assert!(code == Some(6) && stderr.contains("its serial line was damaged"), "{path:?}: {stderr}");
+        assert!(code == Some(6) && stderr.contains("corrupt data on its serial line"), "{path:?}: {stderr}");
         assert_eq!(names(&to), Vec::<String>::new(), "{path:?}");
         assert!(!stage.path("x").exists() && !stage.path("y").exists(), "{path:?}");
     }
@@ -310,7 +315,7 @@ fn a_hostile_guest_writes_only_to_requested_paths() {
     sending(&stage, &[file("x"), AgentMessage::Data(vec![1; 2000]), AgentMessage::FileEnd]);
     let options = ["--take", "x", "--take-max", "1K", "--to", to.to_str().unwrap()];
     let (code, _, stderr) = texts(&stage.run(&options));
-    assert!(code == Some(5) && stderr.contains("hint: --take-max"), "{stderr}");
+    assert!(code == Some(5) && stderr.contains("hint: use a larger --take-max"), "{stderr}");
     assert_eq!(names(&to), Vec::<String>::new());
 }
 
@@ -359,15 +364,15 @@ fn hardware_virtualisation_is_never_touched() {
 fn invalid_arguments_are_refused_before_the_start() {
     let stage = Stage::new("exit 0");
     for (options, code, said) in [
-        (&["--memory", "64M"][..], 2, "a guest has 96 MiB to"),
+        (&["--memory", "64M"][..], 2, "--memory: expected 96 MiB to"),
         (&["--memory", "1000G"], 4, "is reserved\nhint: use --memory up to"),
         (&["--memory", "much"], 2, "expected a size"),
         (&["--cpus", "0"], 2, "expected an integer from 1 to 64"),
         (&["--qemu", "no-such-qemu"], 4, "apt-get install qemu-system-x86"),
         (&["--kernel", "/no/such/kernel"], 3, "/no/such/kernel: no such file"),
         (&["--kernel", "/no/such/kernel"], 3, "use an existing vmlinuz, or a series such as 6.1"),
-        (&["--take", "/", "--to", "."], 2, "no file name for this machine"),
-        (&["--take", "a/x", "--take", "b/x", "--to", "."], 2, "two files with the name x"),
+        (&["--take", "/", "--to", "."], 2, "no file name to store it under"),
+        (&["--take", "a/x", "--take", "b/x", "--to", "."], 2, "two files named x"),
         (&["--give", "/dev/null"], 3, "expected a regular file"),
         (&["--give", "/a/x", "--give", "/b/x"], 2, "two files have this name"),
         (&["--give", "/no/such/file"], 3, "cannot read /no/such/file: no such file"),
@@ -375,9 +380,9 @@ fn invalid_arguments_are_refused_before_the_start() {
         (
             &["--give", "/proc/meminfo"],
             3,
-            "or a file of a virtual file system\nhint: copy it, and give the copy",
+            "or belongs to a virtual file system\nhint: copy it and give the copy",
         ),
-        (&["--give", "/sys/kernel/mm/transparent_hugepage/enabled"], 3, "copy it, and give the copy"),
+        (&["--give", "/sys/kernel/mm/transparent_hugepage/enabled"], 3, "copy it and give the copy"),
         (&["--cgroup", "none", "--cgroup-limit", "64M"], 2, "requires --cgroup v2 or v1"),
         (&["--disk", "5"], 2, "--disk: expected at least 8 MiB"),
         (&["--console", "/no/such/folder/x"], 3, "cannot write /no/such/folder/x: no directory"),

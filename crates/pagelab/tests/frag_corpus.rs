@@ -171,7 +171,7 @@ fn a_zone_that_lowmem_reserve_refuses_is_not_said_to_serve_the_request() {
     );
     assert!(old.contains("3970 ≤ 3978"), "{old}");
     assert!(
-        old.contains("without the free blocks below order 1, 275 pages remain, and the mark is 282"),
+        old.contains("without the free blocks below order 1, 275 pages remain, and the watermark is 282"),
         "{old}"
     );
     let new = explain("b03-atlantic-67-boost-order5");

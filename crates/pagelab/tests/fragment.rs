@@ -17,7 +17,7 @@ fn pagelab(arguments: &[&str]) -> Output {
 #[test]
 fn invalid_arguments_are_refused_before_memory_is_allocated() {
     let cases: &[(&[&str], i32, &str)] = &[
-        (&[], 2, "--target is missing"),
+        (&[], 2, "no target given"),
         (&["--target", "1.5"], 2, "a share from 0 to 1"),
         (&["--target", "-0.1"], 2, "a share from 0 to 1"),
         (&["--target", "NaN"], 2, "a share from 0 to 1"),
@@ -38,7 +38,7 @@ fn invalid_arguments_are_refused_before_memory_is_allocated() {
         (&["--unmovable", "-5%"], 2, "expected a share"),
         (&["--unmovable", "5%", "--flavour", "slab"], 2, "pagetables, pipes"),
         (&["random", "--hold", "--", "true"], 2, "cannot be used with"),
-        (&["random", "--size", "900T"], 2, "allowed in a guest only"),
+        (&["random", "--size", "900T"], 2, "allowed only in a guest"),
         (&["--target", "0.8", "--", "no-such-program"], 3, "cannot start no-such-program: no directory"),
         (&["random", "--", "/no/such/program"], 3, "cannot start /no/such/program: no such file"),
     ];

@@ -55,9 +55,9 @@ fn snapshots_with_times_in_their_names_become_a_recording() {
     lab.write("day/.hidden", "x");
     let said = run_pagelab(&lab, 0, &["import", "-o", "day.pagelab", "day"]).out;
     assert!(said.starts_with("day.pagelab   20 readings of vm-17   over 1 min 35 s   "), "{said}");
-    assert!(said.contains("times: the files' names, NAME.SECONDS"), "{said}");
-    assert!(said.contains("skipped: 1 file whose names"), "{said}");
-    assert!(said.contains("meminfo, vmstat, pressure, settings, the page size (4 KiB"), "{said}");
+    assert!(said.contains("times: the file names (NAME.SECONDS)"), "{said}");
+    assert!(said.contains("skipped: 1 file without .SECONDS"), "{said}");
+    assert!(said.contains("meminfo, vmstat, pressure, settings, the page size (assuming 4 KiB"), "{said}");
     let run = read(&lab, "day.pagelab");
     assert_eq!(run.manifest.started.realtime_ns, FIRST * 1_000_000_000);
     assert_eq!(run.ending, RunEnd::Complete { after_ns: 95_000_000_000 });
@@ -131,14 +131,14 @@ fn a_new_zone_begins_a_new_series_and_unreadable_files_are_skipped() {
     lab.write(&later(6), buddyinfo(1).repeat(2));
     lab.write(&later(7), b"\x1f\x8b\x08\0\0");
     let said = run_pagelab(&lab, 5, &["import", "-o", "a.pagelab", "day"]);
-    assert!(said.out.contains("6 readings of vm") && said.out.contains("of 2 shapes"), "{}", said.out);
+    assert!(said.out.contains("6 readings of vm") && said.out.contains("2 layouts"), "{}", said.out);
     assert!(said.out.contains("skipped, unreadable: 6 files"), "{}", said.out);
     for problem in [
         "last line is truncated",
-        "is not a text",
-        "is empty",
-        "its value is not a number",
-        "2 readings of buddyinfo",
+        "not a text file",
+        "empty file",
+        "value is not a number",
+        "2 buddyinfo readings",
     ] {
         assert!(said.err.contains(problem), "{problem}: {}", said.err);
     }
@@ -248,21 +248,25 @@ fn scrapes_of_one_text_need_time_stamps_and_come_from_one_machine() {
     lab.write("stamped.prom", stamped(2_000_000_500, 7) + &stamped(2_000_000_000, 5));
     let said = run_pagelab(&lab, 0, &["import", "-o", "a.pagelab", "stamped.prom"]).out;
     assert!(
-        said.contains("times: the scrapes' own time stamps") && said.contains("the machine's name"),
+        said.contains("times: the timestamps in the scrapes") && said.contains("the machine's name"),
         "{said}"
     );
     assert_eq!(column(&read(&lab, "a.pagelab"), 1, "pgfault"), [Some(5), Some(7)]);
     lab.write("twice.prom", scrape(5.0, 1) + &scrape(6.0, 2));
     let refused = run_pagelab(&lab, 3, &["import", "-o", "b.pagelab", "twice.prom"]);
-    assert!(refused.err.contains("several scrapes in one text need time stamps"), "{}", refused.err);
+    assert!(refused.err.contains("several scrapes in one file need timestamps"), "{}", refused.err);
     lab.write("cut.prom", &scrape(5.0, 1)[..900]);
     assert!(run_pagelab(&lab, 3, &["import", "-o", "b.pagelab", "cut.prom"]).err.contains("cut.prom:"));
     lab.write("two/a", scrape(5.0, 1));
     lab.write("two/b", scrape(6.0, 1).replace("vm-17", "vm-18"));
     let refused = run_pagelab(&lab, 3, &["import", "-o", "b.pagelab", "two"]);
-    assert!(refused.err.contains("a scrape of vm-18, the others are of vm-17"), "{}", refused.err);
+    assert!(refused.err.contains("a scrape of vm-18, but the others are of vm-17"), "{}", refused.err);
     let piped = lab.run_with(&["import", "-o", "c.pagelab", "-"], scrape(77.0, 1).as_bytes());
-    assert!(piped.code == Some(0) && piped.out.contains("1 reading of vm-17   one moment"), "{}", piped.err);
+    assert!(
+        piped.code == Some(0) && piped.out.contains("1 reading of vm-17   one point in time"),
+        "{}",
+        piped.err
+    );
     let refused = lab.run_with(&["import", "-o", "d.pagelab", "-"], buddyinfo(1).as_bytes());
     assert!(refused.code == Some(3) && refused.err.contains("its time is unknown"), "{}", refused.err);
 }
@@ -323,7 +327,7 @@ fn hints_name_only_options_of_the_command() {
         ("run --resume nofile", "hint: create one with `pagelab run RECIPE -o FILE`"),
         ("import perf-stat a=x.zst -o y", "hint: `zstdcat x.zst > FILE`, then use FILE"),
         ("run ./bin.dat", "./bin.dat: expected a recipe in TOML"),
-        ("apply bin.dat -- true", "bin.dat:1: not UTF-8 (read as huge-page plan)"),
+        ("apply bin.dat -- true", "bin.dat:1: not valid UTF-8 (read as huge-page plan)"),
     ] {
         let said = run_pagelab(&lab, 3, &line.split(' ').collect::<Vec<_>>()).err;
         assert!(said.contains(words), "{line}: {said}");

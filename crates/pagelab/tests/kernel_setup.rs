@@ -205,7 +205,7 @@ fn failures_are_reported_with_a_hint() {
     fails("dpkg-deb", "echo 'tar: No space left on device' >&2; exit 2", 5, "the disk is full");
     fails("dpkg-deb", "echo 'not an archive' >&2; exit 2", 4, "cannot unpack");
     fails("dpkg-deb", "exit 0", 4, "no vmlinuz in it");
-    fails("apt-cache", "exit 0", 4, "cannot find a package linux-image-6.1");
+    fails("apt-cache", "exit 0", 4, "cannot find a linux-image-6.1");
     fails("apt-cache", "exit 0", 4, "`apt-get update` as root");
     let nowhere = stage.command("/usr/bin:/bin").args(["--cache", "/dev/null/x"]).output().unwrap();
     check(&nowhere, 5, "cannot use /dev/null/x/kernels: Not a directory");

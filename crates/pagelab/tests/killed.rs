@@ -157,7 +157,7 @@ fn has_qemu() -> bool {
     let ran =
         command_here(&lab, &["profile", "--source", "exact", "-o", "p", "--", "/bin/true"]).output().unwrap();
     let err = String::from_utf8_lossy(&ran.stderr);
-    if err.contains("cannot profile by exact: QEMU") {
+    if err.contains("cannot profile with --source exact: QEMU") {
         eprintln!("skipped: qemu-user-not-to-be-had: {}", err.trim());
         return false;
     }

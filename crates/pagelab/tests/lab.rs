@@ -72,7 +72,7 @@ fn two_recipes_come_to_their_end_at_their_quick_size() {
         }
     }
     let report = run_pagelab(&lab, &["report", "mmap-lab.pagelab"]).out;
-    for words in ["all variants", "multiples of anon-private", "caches  ", "TLB  ", "counters  "] {
+    for words in ["all variants", "relative to anon-private", "caches  ", "TLB  ", "counters  "] {
         assert!(report.contains(words), "{words}: {report}");
     }
     let shown = |flag: &str| run_pagelab(&lab, &["report", flag, "mmap-lab.pagelab"]).out.lines().count();
@@ -194,12 +194,12 @@ fn a_run_without_counters_can_have_one_model_of_each_variant() {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
     let run = read_run_file(&lab.path().join("m.pagelab")).unwrap();
-    if err.contains("so nothing is modelled") {
+    if err.contains("model: not needed") {
         let mut measures = run.experiment.iter().flat_map(|of| &of.trials).flat_map(|trial| &trial.measures);
         assert!(measures.all(|measure| !measure.name.starts_with("model.")), "{err}");
         return;
     }
-    if run.events.iter().any(|event| event.text.contains("cannot profile by exact: QEMU")) {
+    if run.events.iter().any(|event| event.text.contains("cannot profile with --source exact: QEMU")) {
         eprintln!("skipped: qemu-user-not-to-be-had: {err}");
         return;
     }
@@ -292,8 +292,8 @@ fn the_process_map_is_explained_line_by_line() {
     for words in [
         "THE MAPPING UNDER TEST: shared, of ",
         "8 MiB dirty",
-        "text: instructions of ",
-        "bss: zero-initialized variables of ",
+        "text: code of ",
+        "bss: zero-initialised variables of ",
         "heap: the brk(2) area",
         "stack of the main thread",
         "vdso: kernel code",

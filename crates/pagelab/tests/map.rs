@@ -218,7 +218,7 @@ fn two_moments_are_compared_page_by_page() {
     // Another machine's memory: parts that only one of the two has are reported.
     let ran = lab.run(&["map", "--diff", &root, &machine(MACHINES[0]), "--letters"]);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
-    assert!(ran.out.contains("note: the maps have different memory"), "{}", ran.out);
+    assert!(ran.out.contains("note: the maps cover different memory"), "{}", ran.out);
     assert!(ran.out.contains("added or removed") && ran.out.contains("class before"), "{}", ran.out);
 }
 
@@ -306,10 +306,10 @@ fn invalid_arguments_are_refused_before_anything_is_read() {
         (&["--scale", "3"], 2, "--scale 3: expected a power of two"),
         (&["--scale", "-1"], 2, "--scale -1: expected a power of two"),
         (&["--scale", "99999999999999999999"], 2, "a power of two"),
-        (&["-o", "picture"], 2, "the format follows from the extension"),
+        (&["-o", "picture"], 2, "expected a name ending in .png"),
         (&["-o", "picture.gif"], 2, "unknown extension .gif"),
         (&["-o", "nowhere/a.png"], 3, "no directory nowhere"),
-        (&["-o", "-"], 2, "the format follows from the extension"),
+        (&["-o", "-"], 2, "expected a name ending in .png"),
         (&["--diff", "now"], 2, "2 values required"),
         (&["--diff", "now", "now", "--check"], 2, "--check and --diff cannot be used together"),
         (&["--check", "--html", "a.html"], 2, "--check draws no picture"),

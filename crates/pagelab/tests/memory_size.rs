@@ -228,8 +228,8 @@ fn plans_name_the_swap_and_reports_accept_another_loss() {
     let plan = lab.run(&["run", "memory-size", "--dry-run"]);
     assert_eq!(plan.code, Some(0), "{}", plan.err);
     let words = plan.out.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("may swap 3G to a file created for the experiment"), "{}", plan.out);
-    assert!(words.contains("the trial's cgroup may not swap"), "{}", plan.out);
+    assert!(words.contains("may swap up to 3G to a file created for the experiment"), "{}", plan.out);
+    assert!(words.contains("swap is disabled for the trial's cgroup"), "{}", plan.out);
     for bad in ["0", "-5", "101", "much"] {
         let ran = lab.run(&["report", "--loss", bad, "x.pagelab"]);
         assert_eq!(ran.code, Some(2), "{bad}: {}", ran.err);

@@ -170,10 +170,10 @@ fn profiles_that_cannot_be_planned_are_refused_with_the_reason() {
     lab.write("text", "hello\n");
     lab.write("counts", "Region (Hex): 0x10, Region (Decimal): 17, L2 Misses: 1\n");
     for (line, code, words) in [
-        ("hidden.pagelab", 1, "a part of the memory was not visible to the source"),
+        ("hidden.pagelab", 1, "part of the memory was not visible to the source"),
         ("idle.pagelab", 1, "huge pages cannot save page walks of this program"),
         ("file.pagelab", 1, "hint: use --files"),
-        ("small.pagelab", 1, "holds an aligned page"),
+        ("small.pagelab", 1, "contains an aligned page"),
         ("none.pagelab", 3, "without one"),
         ("text", 3, "expected a run file of `pagelab profile` or misses by region"),
         ("counts", 3, "counts:1: "),

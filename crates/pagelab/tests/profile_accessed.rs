@@ -170,10 +170,7 @@ fn sweeps_stay_within_their_budget_and_a_missing_sweep_is_reported() {
     let found = profile(&lab, "short.pagelab");
     let why = found.notes.iter().find(|note| note.contains("no scan"));
     let why = why.unwrap_or_else(|| panic!("{:?}", found.notes));
-    assert!(
-        why.contains("for each page") && why.contains("--duty") && why.contains("--source exact"),
-        "{why}"
-    );
+    assert!(why.contains("per page") && why.contains("--duty") && why.contains("--source exact"), "{why}");
     assert_eq!((found.effort.sweeps, found.effort.slowdown_ppm), (Some(0), None));
     assert!(ran.err.contains("misses unknown") && !ran.err.contains("pagelab plan"), "{}", ran.err);
     let planned = lab.run(&["plan", "short.pagelab"]);
@@ -227,7 +224,7 @@ while time.time() < end:
     assert_eq!(left_out(pid), 0);
     let profile = profile(&lab, "p.pagelab");
     assert_eq!(profile.images[0].begun, ImageStart::Attached);
-    assert!(profile.notes[0].contains("an estimate"), "{:?}", profile.notes);
+    assert!(profile.notes[0].contains("page walks are estimated"), "{:?}", profile.notes);
     assert!(target.0.id() == pid && Path::new(&format!("/proc/{pid}/smaps")).exists());
 }
 
@@ -332,7 +329,10 @@ fn splits_left_by_a_killed_splitter_are_merged_by_the_next_profile() {
     assert_eq!(again.code, Some(0), "{}", again.err);
     assert_eq!(left_out(target.0.id()), 0);
     let notes = profile(&lab, "again.pagelab").notes;
-    assert!(notes.iter().any(|note| note.contains("by a pagelab that was killed: undone")), "{notes:?}");
+    assert!(
+        notes.iter().any(|note| note.contains("by a pagelab process that was killed: undone")),
+        "{notes:?}"
+    );
     lab.run(&["restore"]);
 }
 
@@ -459,7 +459,7 @@ fn a_short_or_failing_program_is_reported_and_a_missing_one_refused() {
     let ran = lab.run(&[&base[..], &["a.pagelab", "--", "/bin/sh", "-c", "exit 7"]].concat());
     assert_eq!(ran.code, Some(7), "{}", ran.err);
     let notes = profile(&lab, "a.pagelab").notes;
-    assert!(notes.iter().any(|note| note.contains("ended with exit code 7")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("exited with code 7")), "{notes:?}");
     assert!(notes.iter().any(|note| note.contains("no scan")), "{notes:?}");
     let ran = lab.run(&[&base[..], &["b.pagelab", "--", "/no/such/program"]].concat());
     assert_eq!(ran.code, Some(3), "{}", ran.err);

@@ -21,7 +21,7 @@ fn profile(lab: &Lab, options: &[&str], command: &[&str]) -> Option<(TlbProfile,
     args.push("--");
     args.extend(command);
     let ran = run(lab, &args);
-    if ran.err.contains("cannot profile by exact: QEMU") {
+    if ran.err.contains("cannot profile with --source exact: QEMU") {
         eprintln!("skipped: qemu-user-not-to-be-had: {}", ran.err.trim());
         return None;
     }
@@ -220,8 +220,13 @@ fn programs_that_cannot_be_profiled_are_refused_with_a_hint() {
         (&["--tlb", "l1=64:2M"], &["true"], 3, "has no entries for base pages"),
         (&["--tlb", "x"], &["true"], 2, "--tlb: column 1"),
         (&["--window", "9/3"], &["true"], 2, "for example 10M/100M"),
-        (&["--what-if", "nowhere"], &["true"], 3, "--what-if takes `all` or a plan file"),
-        (&[], &["no-such-program-here"], 3, "cannot start no-such-program-here: no directory of PATH ("),
+        (&["--what-if", "nowhere"], &["true"], 3, "use --what-if all, or a plan file"),
+        (
+            &[],
+            &["no-such-program-here"],
+            3,
+            "cannot start no-such-program-here: no such executable in PATH (",
+        ),
         (&[], &["./text"], 4, "--source accessed"),
     ];
     for (options, command, code, says) in cases {

@@ -72,7 +72,7 @@ raise SystemExit(7)";
     let rest: Vec<String> = messages.map_while(Result::ok).collect();
     let told = [note.unwrap_or_default(), rest.join(" ")].join(" ");
     assert_eq!(running.0.wait().unwrap().code(), Some(7), "{told}");
-    assert!(told.contains("continues, and its profile is written when it exits"), "{told}");
+    assert!(told.contains("keeps running, and its profile is written when it exits"), "{told}");
 }
 
 #[test]
@@ -100,7 +100,7 @@ time.sleep(100)";
     running.signal(rustix::process::Signal::INT);
     let mut told = BufReader::new(running.0.stderr.take().unwrap());
     let mut line = String::new();
-    while !line.contains("continues, and its profile is written when it exits") {
+    while !line.contains("keeps running, and its profile is written when it exits") {
         line.clear();
         assert!(told.read_line(&mut line).unwrap() > 0, "it never said that it waits");
     }

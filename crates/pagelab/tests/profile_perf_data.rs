@@ -52,7 +52,7 @@ fn one_miss_of_fourteen_samples_by_file_by_pipe_and_as_text() {
     for text in ["script", "memreport"] {
         let found = good(&lab, &["-"], &fs::read(format!("{path}.{text}.txt")).unwrap());
         assert_eq!(misses(&found), 1, "{text}: a text tells no periods");
-        assert!(found.notes.iter().any(|note| note.contains("not of misses")), "{:?}", found.notes);
+        assert!(found.notes.iter().any(|note| note.contains("not misses")), "{:?}", found.notes);
     }
     let ranged = good(&lab, &[&path, "--range", "448200000000-448300000000"], b"");
     let mappings = || ranged.images.iter().flat_map(|image| &image.mappings);
@@ -98,7 +98,7 @@ fn files_without_a_profile_are_refused_and_leave_no_file() {
     check(&["none"], b"", 3, "cannot read none");
     check(&["."], b"", 3, "expected a file, found a directory");
     check(&["-"], b"", 3, "expected perf output with TLB data");
-    check(&["-"], b"\x7fELF\0\0\0", 3, "expected a file of perf record");
+    check(&["-"], b"\x7fELF\0\0\0", 3, "expected a perf.data file");
     check(
         &["-"],
         b"ls 2 page-faults: 7f56ff78bcb8\n",

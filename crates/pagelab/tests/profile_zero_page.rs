@@ -88,7 +88,8 @@ fn never_written_hot_regions_rank_first() {
         assert_eq!(unseen, 0, "{options:?} {:?}", found.notes);
         let (dropped, returned) = found.effort.zero_pages.unwrap();
         assert!(returned > 0 && returned <= dropped && found.effort.zero_scans > Some(8));
-        let said = found.notes.iter().find(|note| note.contains("was only read, on the zero page")).unwrap();
+        let said =
+            found.notes.iter().find(|note| note.contains("was only read and is on the zero page")).unwrap();
         assert!(said.contains("stops of all threads"), "{said}");
     }
 }

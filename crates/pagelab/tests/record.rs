@@ -178,7 +178,7 @@ fn a_recording_that_was_stopped_reports_missed_ticks_and_does_not_catch_up() {
     let told: Vec<&str> =
         run.events.iter().filter(|event| event.kind == "missed").map(|event| &*event.text).collect();
     assert!(
-        told.iter().any(|text| text.ends_with("this process was stopped by a signal, and continued")),
+        told.iter().any(|text| text.ends_with("this process was stopped by a signal and continued")),
         "{told:?}"
     );
     let at_ns = &series(&run, "meminfo").at_ns;
@@ -299,7 +299,7 @@ fn invalid_arguments_are_refused_with_a_hint() {
         ),
         ("-o a.pagelab --metrics meminfo,,vmstat", "empty name in the list"),
         ("-o a.pagelab --metrics slab=x", "only cgroups and processes accept a pattern"),
-        ("-o a.pagelab --every 5", "it has no unit; expected a duration"),
+        ("-o a.pagelab --every 5", "missing unit; expected a duration"),
         ("-o a.pagelab --every 99ms", "'99ms' for '--every <TIME>': expected 100ms to 1d"),
         ("-o a.pagelab --every 25h", "expected 100ms to 1d"),
         ("-o a.pagelab --for -3s", "not a number"),
@@ -324,7 +324,7 @@ fn unavailable_metrics_are_reported_and_the_others_recorded() {
     let metrics = "meminfo,processes=no-such-program-*,cgroups=/no/such/group";
     let ran = lab.run(&["record", "-o", FILE, "--for", "200ms", "--every", "100ms", "--metrics", metrics]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.err.contains("processes is not recorded: /proc: no process has the name no-such"), "{ran:?}");
+    assert!(ran.err.contains("processes is not recorded: /proc: no process is named no-such"), "{ran:?}");
     assert!(ran.err.contains("cgroups is not recorded: "), "{ran:?}");
     let run = pagelab_runfile::read_run_file(&lab.path().join(FILE)).unwrap();
     assert_eq!(run.events.iter().filter(|event| event.kind == "absent").count(), 2);

@@ -136,7 +136,7 @@ fn missing_moments_are_reported() {
     }
     let ran = lab.run(&["map", "--check", "none.pagelab"]);
     assert!(
-        ran.code == Some(2) && ran.err.contains("a recorded map has no buddyinfo of the same time"),
+        ran.code == Some(2) && ran.err.contains("a recorded map has no buddyinfo from the same time"),
         "{}",
         ran.err
     );

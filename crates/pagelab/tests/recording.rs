@@ -105,7 +105,7 @@ fn a_signal_closes_the_file_with_the_samples_so_far() {
         let first = format!("note: stopped by {name}; {FILE} contains the data until then\n");
         assert!(said.starts_with(&first), "{said}");
         for act in said.lines().skip(1) {
-            assert!(act.ends_with("nothing is left: the memory was released with the process"), "{said}");
+            assert!(act.ends_with("nothing to undo: the memory was freed when the process exited"), "{said}");
         }
         let run = probing.read().unwrap();
         let RunEnd::Stopped { after_ns, reason: why } = &run.ending else {
@@ -141,7 +141,7 @@ fn a_kill_during_the_probe_keeps_the_snapshot_before_it() {
     let alone = probing.lab.run(&["report", "alone.pagelab"]);
     assert_eq!(alone.code, Some(0), "{}", alone.err);
     let words = alone.out.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("alone.pagelab-wal, which belongs to the file and is missing: copy both"));
+    assert!(words.contains("alone.pagelab-wal, which is part of this run file and missing: copy both"));
     assert!(words.contains("it contains only the start; records may be in "), "{words}");
 }
 
@@ -265,7 +265,7 @@ fn a_disk_too_full_for_a_checkpoint_is_reported_with_the_log() {
                 words.contains("code 5") && words.contains("IN TWO FILES the last records are in"),
                 "{case}"
             );
-            assert!(words.contains("everything is kept, in this file and in disk/a.pagelab-wal"), "{case}");
+            assert!(words.contains("all data is in this file and in disk/a.pagelab-wal"), "{case}");
             assert!(words.contains("\"counter_2999\""), "everything is kept: {case}");
             apart += 1;
         }

@@ -173,7 +173,7 @@ fn a_value_that_was_changed_since_is_kept_and_reported() {
     let ran = tree.restore(&[]);
     expect_test::expect![[r#"
         restored  vm.swappiness  10 → 60   (left by OWNER, killed)
-        left      THP enabled    stays always, set by another process since; was madvise   (left by OWNER, killed)
+        left      THP enabled    now always, set by another process since; was madvise   (left by OWNER, killed)
     "#]]
     .assert_eq(&without_owner(&ran.out, pid));
     assert_eq!(ran.code, Some(5));
@@ -187,8 +187,8 @@ fn a_running_owner_is_left_alone() {
     let victim = Victim::start(tree.base());
     let ran = tree.restore(&[]);
     expect_test::expect![[r#"
-        running  vm.swappiness  10, will go back to 60           (held by OWNER)
-        running  THP enabled    never, will go back to madvise   (held by OWNER)
+        running  vm.swappiness  10, reverts to 60           (held by OWNER)
+        running  THP enabled    never, reverts to madvise   (held by OWNER)
     "#]]
     .assert_eq(&without_owner(&ran.out, victim.child.id()));
     assert_eq!(ran.code, Some(0));
@@ -232,7 +232,7 @@ fn a_damaged_journal_is_exit_3_and_kept() {
     fs::write(&journal, &bytes).unwrap();
     let ran = tree.restore(&[]);
     assert_eq!(ran.code, Some(3));
-    assert!(ran.out.contains("line 1: its checksum is wrong; nothing was written for it"), "{}", ran.out);
+    assert!(ran.out.contains("line 1: its checksum does not match; no setting was written"), "{}", ran.out);
     assert_eq!(tree.read(ENABLED), "never");
     let kept = PathBuf::from(format!("{}.refused-0", journal.display()));
     assert_eq!(fs::read(&kept).unwrap(), bytes);

@@ -64,7 +64,7 @@ fn a_page_is_written_whole_and_by_itself() {
     assert!(ran.out.starts_with("→ demo.html   "), "{}", ran.out);
     let page = std::fs::read_to_string(lab.path().join("demo.html")).unwrap();
     // For readers without scripts the text is in it, under every policy.
-    for part in ["the same under standard", "list2: 3 huge pages", "Content-Security-Policy"] {
+    for part in ["same step under standard", "list2: 3 huge pages", "Content-Security-Policy"] {
         assert!(page.contains(part), "no {part}");
     }
 }
@@ -106,7 +106,7 @@ fn keys_step_through_the_demo_and_the_terminal_is_restored() {
     screen.press(&["p"]);
     screen.until_shown("standard policy");
     screen.press(&["End"]);
-    screen.until_shown("huge pages are allocated");
+    screen.until_shown("huge pages allocated");
     screen.resize("60", "12");
     screen
         .until("the keys at the smaller size", |text| text.lines().count() <= 12 && text.contains("q quit"));

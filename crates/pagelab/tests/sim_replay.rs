@@ -60,9 +60,7 @@ fn a_trace_of_the_simulator_is_replayed_all_but_exactly() {
     let missing: Vec<_> = found.iter().filter(|name| !docs.contains(&format!("`{name}`"))).collect();
     assert!(missing.is_empty(), "not in docs/json.md: {missing:?}");
     let text = lab.run(&["sim", "replay", "t.pagelab", "--policy", "mobility-6.1,list3", "--time"]).out;
-    for part in
-        ["100 % of the freed frames", "F_u(9): simulated beside sampled", "list3", "events per second"]
-    {
+    for part in ["100 % of the freed frames", "F_u(9): simulated vs. sampled", "list3", "events per second"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");

@@ -116,7 +116,7 @@ fn a_stopped_sweep_keeps_finished_runs_and_hints_at_resume() {
     let ran = ended(child);
     assert_eq!(ran.code, Some(130), "{}{}", ran.out, ran.err);
     assert!(ran.err.contains("resume with: pagelab sim sweep --resume s.pagelab"), "{}", ran.err);
-    assert!(ran.out.contains("NOT WHOLE"), "{}", ran.out);
+    assert!(ran.out.contains("INCOMPLETE"), "{}", ran.out);
     let report = lab.run(&["report", "s.pagelab"]);
     assert!(good(&report).contains("STOPPED"), "{}", report.out);
     let said = experiment(&lab, "s.pagelab");
@@ -241,7 +241,7 @@ fn a_file_of_another_version_or_with_other_figures_is_refused() {
     write("run.pagelab", &|_| {});
     for (file, said) in [
         ("version.pagelab", "started by simulator 0.0.9"),
-        ("figures.pagelab", "has another result here"),
+        ("figures.pagelab", "has a different result here"),
         ("policy.pagelab", "unknown policy or option `gone`"),
     ] {
         for command in [&["sim", "sweep"][..], &["run"]] {
@@ -274,21 +274,21 @@ fn invalid_sweeps_are_refused() {
         (&["--grid", "builds=1,2", "--set", "builds=3"], "both set and varied"),
         (&["--range", "builds=1..4"], "--random"),
         (&["--random", "3"], "--range all"),
-        (&["--random", "3", "--range", "builds"], "the default is 0"),
+        (&["--random", "3", "--range", "builds"], "from the default 0"),
         (
             &["--random", "3", "--range", "nothing"],
             "load highalloc: unknown parameter `nothing`; expected one of daemons",
         ),
         (
             &["--random", "3", "--range", "all", "--grid", "load=churn,kbuild"],
-            "is not possible when loads vary",
+            "is not possible if the load varies",
         ),
         (&["--random", "3", "--range", "builds=4..1"], "must be below"),
         (&["--grid", "kernelcore=3K,1G", "--scheme", "zone"], "aligned to 4 MiB"),
         (&["--grid", "nothing=1,2"], "load highalloc: unknown parameter `nothing`"),
-        (&["--grid", "scheme=list", "--scheme", "zone"], "scheme is varied, and --scheme gives it one value"),
-        (&["--grid", "load=churn,server", "--load", "churn"], "--load gives it one value"),
-        (&["--grid", "machine=1G,2G", "--machine", "1G"], "--machine gives it one value"),
+        (&["--grid", "scheme=list", "--scheme", "zone"], "scheme is varied, but --scheme fixes it"),
+        (&["--grid", "load=churn,server", "--load", "churn"], "--load fixes it"),
+        (&["--grid", "machine=1G,2G", "--machine", "1G"], "--machine fixes it"),
         (&["--grid", "builds=1,2", "--random", "-1"], "expected an integer from 1 to 65536"),
         (&["--resume", "a.pagelab", "--grid", "builds=1,2"], "cannot be used with"),
     ] {

@@ -544,7 +544,7 @@ fn a_running_process_is_measured_and_restored() {
     assert_eq!(ran.code, Some(0), "{}{}", ran.out, ran.err);
     let run = read(&lab.path().join("p.pagelab"));
     let last = run.events.iter().rfind(|event| event.kind == "restored").expect("it is told");
-    assert!(last.text.ends_with("is restored"), "{}", last.text);
+    assert!(last.text.ends_with("was restored"), "{}", last.text);
     let (tune, experiment) = (run.tune.expect("the arms"), run.experiment.expect("the trials"));
     assert_eq!(tune.pid, Some(pid));
     let whole = experiment.plan.schedule.len();
@@ -588,7 +588,7 @@ fn a_dry_run_of_a_process_prints_its_plan_and_changes_nothing() {
         "31 runs".to_owned(),
         "3 s and 32 runs of `touch ran`, each at most 1 h 0 min".to_owned(),
         format!("write    tune-{pid}-1.pagelab"),
-        "change   huge pages of the process are collapsed".to_owned(),
+        "change   collapses (MADV_COLLAPSE) and splits".to_owned(),
     ] {
         let text = dry.out.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains(&said.split_whitespace().collect::<Vec<_>>().join(" ")), "{said}: {}", dry.out);

@@ -124,7 +124,7 @@ test("the kinds of blocks add up to the supply of huge pages", { skip: WITHOUT }
     const middle = (of: unknown) => (of as Json)["value"] as number;
     const interval = total["polluted"] as Json;
     assert.equal(sum("polluted"), middle(interval["low"]), `${name}: polluted`);
-    assert.equal(sum("polluted") + sum("perhaps"), middle(interval["high"]), `${name}: polluted or perhaps`);
+    assert.equal(sum("polluted") + sum("possibly"), middle(interval["high"]), `${name}: possibly polluted`);
     assert.equal(sum("free, available"), middle(total["free_now"]), `${name}: free`);
     assert.equal(sum("free, not"), middle(total["deferred"]), `${name}: deferred`);
     assert.equal(sum("huge page"), middle(total["in_use"]), `${name}: in use`);

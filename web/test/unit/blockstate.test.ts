@@ -48,7 +48,7 @@ test("one unmovable page pollutes a block, and the class with the most names it"
   assert.equal(stateOf({ anon: 500, slab: 5, page_table: 7 }), "polluted, mostly by [page_table] *");
   assert.equal(stateOf({ free: 500, hole: 12 }), "polluted, mostly by [hole] *");
   assert.equal(stateOf({ hole: 512 }), "no memory");
-  assert.equal(stateOf({ free: 511, unknown: 1 }), "perhaps polluted: pages without flags *");
+  assert.equal(stateOf({ free: 511, unknown: 1 }), "possibly polluted: pages without flags *");
   assert.equal(stateOf({ free: 510, unknown: 1, slab: 1 }), "polluted, mostly by [slab] *");
 });
 

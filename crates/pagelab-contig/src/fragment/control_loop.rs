@@ -298,17 +298,17 @@ impl ControlLoop<'_> {
         let index = unusable_index(&areas, self.goal.order);
         let free_units = areas.blocks_suitable(self.fragmenter.keep_pattern().unit_order);
         let why = if index > self.goal.target {
-            "other programs fragmented free memory in the meantime"
+            "meanwhile other programs fragmented free memory further"
         } else if free_units == 0 {
-            "no free block of this order is left in the zone"
+            "the zone has no free block of this order left"
         } else if self.fragmenter.fill_method() == FillMethod::BasePages
             && self.fragmenter.fragmented_units() == self.fragmenter.filled_units()
         {
             "base pages are allocated from already fragmented blocks first"
         } else if self.fragmenter.fragmented_units() >= self.bounds.units_max {
-            "no more memory may be allocated"
+            "the memory limit (--size or the reserve) was reached"
         } else {
-            "the kernel allocates no more huge pages from this zone, although some seem to be free"
+            "the kernel allocates no more huge pages from this zone, although it has suitable free blocks"
         };
         LoopEnd::ShortOfTarget(why.to_owned())
     }

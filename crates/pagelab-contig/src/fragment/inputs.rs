@@ -192,16 +192,16 @@ impl FragmentInputs {
             && room.0 < required_bytes.saturating_add(ADDRESS_SPACE_HEADROOM)
         {
             return refuse(format!(
-                "cannot fragment memory: {required} of address space are needed, and the limit of this \
-                 process is {}; hint: ulimit -v unlimited, or a smaller --size",
+                "cannot fragment memory: {required} of address space are needed, but the limit of this \
+                 process is {}; hint: use ulimit -v unlimited, or a smaller --size",
                 format_bytes(room)
             ));
         }
         match self.commit_headroom {
             Some(room) if room.0 < required_bytes => refuse(format!(
-                "cannot fragment memory: {required} are needed, and with vm.overcommit_memory 2 only {} can \
-                 be committed (CommitLimit less Committed_AS); hint: use a smaller --size, or \
-                 vm.overcommit_memory 0",
+                "cannot fragment memory: {required} are needed, but with vm.overcommit_memory=2 only {} can \
+                 be committed (CommitLimit minus Committed_AS); hint: use a smaller --size, or \
+                 vm.overcommit_memory=0",
                 format_bytes(room)
             )),
             _ => Ok(()),
@@ -246,7 +246,7 @@ fn find_huge_page_obstacle(snapshot: &Snapshot) -> Option<HugePageObstacle> {
         Err(absence) => return fixed(absence.reason().to_owned()),
     };
     if thp_disable::read_thp_disable() == ThpDisable::All {
-        return fixed("they are disabled for this process (PR_SET_THP_DISABLE)".to_owned());
+        return fixed("THP is disabled for this process (PR_SET_THP_DISABLE)".to_owned());
     }
     let mode = thp.enabled.as_ref().map(|choice| choice.selected()).unwrap_or("never");
     let pmd = thp.pmd_size.as_ref().ok();

@@ -72,10 +72,10 @@ impl fmt::Display for BackoffReason {
         match self {
             BackoffReason::LowMemory { available, reserve } => {
                 let (available, reserve) = (format_bytes(*available), format_bytes(*reserve));
-                write!(f, "only {available} was available, and {reserve} is reserved")
+                write!(f, "only {available} was available, less than the reserve of {reserve}")
             }
             BackoffReason::Pressure(share) => {
-                write!(f, "programs waited for memory {:.0} % of the time", share * 100.0)
+                write!(f, "tasks waited for memory {:.0} % of the time", share * 100.0)
             }
         }
     }

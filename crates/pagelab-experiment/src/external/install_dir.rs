@@ -100,7 +100,7 @@ pub(super) fn resolve_user_dir(manifest: &Manifest) -> Result<Option<PathBuf>, S
     let folder = PathBuf::from(folder);
     match expand_pattern(&folder, &user_dir.required_entry).is_empty() {
         true => Err(format!(
-            "{variable} is {}, which has no {}: {what}",
+            "{variable} is {}, which has no {}; expected the directory of {what}",
             folder.display(),
             user_dir.required_entry
         )),
@@ -257,7 +257,7 @@ pub(super) const STORE_REMEDY: &str = "hint: set XDG_CACHE_HOME";
 
 /// Hint if nothing can be downloaded.
 const OFFLINE_HINTS: FetchHints = FetchHints {
-    alternative: "install the programs and put them into PATH",
+    alternative: "install the programs and add them to PATH",
     manual_download: "XDG_CACHE_HOME",
 };
 /// Asking a program for its version.
@@ -299,7 +299,7 @@ fn install_programs(
     if let Some(home) = find_installation(manifest, &store).filter(ready) {
         return Ok(home);
     }
-    let waiting_message = format!("another pagelab was setting up {}", manifest.name);
+    let waiting_message = format!("another pagelab process was setting up {}", manifest.name);
     let lock = store.lock_observed(&waiting_message, STORE_REMEDY, watcher)?;
     if let Some(home) = find_installation(manifest, &store).filter(ready) {
         return Ok(home);
@@ -310,7 +310,8 @@ fn install_programs(
         let version = fill_install_dir(manifest, partial, watcher)?;
         Ok(format!("{version}-{}", manifest.fingerprint))
     })?;
-    let removed_error = || Failure::not_available(format!("{}: the set-up was removed", manifest.name));
+    let removed_error =
+        || Failure::not_available(format!("{}: the installation was removed meanwhile", manifest.name));
     find_installation(manifest, &store).ok_or_else(removed_error)
 }
 
@@ -324,7 +325,7 @@ fn check_disk_space(manifest: &Manifest, store: &DirectoryStore) -> Result<(), F
     }
     let (space, free, folder) = (format_bytes(space), format_bytes(Bytes(free)), store.dir().display());
     let message = format!(
-        "{} needs {space}, and {folder} has {free} free; hint: free space, or set XDG_CACHE_HOME",
+        "{} needs {space}, but {folder} has only {free} free; hint: free disk space, or set XDG_CACHE_HOME",
         manifest.name
     );
     Err(Failure::new(FailureKind::Partial, message))
@@ -336,8 +337,7 @@ fn fill_install_dir(
     folder: &Path,
     watcher: &mut dyn FetchObserver,
 ) -> Result<String, Failure> {
-    let write_error =
-        |error| Failure::system_error(format!("cannot write below {}", folder.display()), error);
+    let write_error = |error| Failure::system_error(format!("cannot write to {}", folder.display()), error);
     let (root, files) = (folder.join("root"), folder.join("files"));
     for part in [&root, &files] {
         fs::create_dir(part).map_err(write_error)?;
@@ -365,7 +365,7 @@ fn fill_install_dir(
     }
     if let Some(why) = find_missing_program(manifest, Some(&root), watcher)? {
         let (name, origin) = (&manifest.name, manifest.packages.join(", "));
-        let message = format!("{name}: {why}, also with the packages {origin}; hint: put it into PATH");
+        let message = format!("{name}: {why}, even with the packages {origin}; hint: add it to PATH");
         return Err(Failure::not_available(message));
     }
     let bytes = dir_size(folder);
@@ -384,14 +384,17 @@ fn find_missing_program(
     let folders = program_dirs(manifest, root);
     for program in &manifest.programs {
         let Some(path) = find_program(&program.name, &folders) else {
-            return Ok(Some(format!("there is no {}", program.name)));
+            return Ok(Some(format!("{} not found", program.name)));
         };
         let Some(min_version) = &program.min_version else { continue };
         let version = program_version(manifest, root, &path, watcher)?;
         if version.as_deref().is_none_or(|version| is_older_than(version, min_version)) {
-            let version = version.unwrap_or_else(|| "of no known version".to_owned());
+            let version = version.unwrap_or_else(|| "unknown".to_owned());
             let RequiredProgram { name, .. } = program;
-            return Ok(Some(format!("{name} in {} is {version}; expected {min_version}", path.display())));
+            return Ok(Some(format!(
+                "{name} in {} has version {version}; expected {min_version} or later",
+                path.display()
+            )));
         }
     }
     Ok(None)

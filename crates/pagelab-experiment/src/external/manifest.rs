@@ -154,7 +154,7 @@ impl fmt::Display for ManifestError {
             ManifestError::Unknown { name, known } => {
                 let listed = known.join(", ");
                 write!(f, "unknown external workload `{}`; expected one of {listed}, ", name.escape_debug())?;
-                write!(f, "or the path of a manifest (with a slash or .toml)")?;
+                write!(f, "or the path of a manifest (containing a slash or .toml)")?;
                 names::suggest(name, known).map_or(Ok(()), |hint| write!(f, "; hint: {hint}"))
             }
             ManifestError::Io(path, error) => {
@@ -195,7 +195,7 @@ fn read_files(folder: &Path) -> io::Result<Vec<ManifestFile>> {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         if files.len() >= FILES_MAX {
-            return Err(io::Error::other(format!("it contains more than {FILES_MAX} files")));
+            return Err(io::Error::other(format!("more than {FILES_MAX} files in its directory")));
         }
         let text = read_text(&entry.path());
         let text = text.map_err(|error| io::Error::new(error.kind(), format!("{name}: {error}")))?;
@@ -240,7 +240,7 @@ fn read_manifest(table: &TomlTable, name_or_path: &str, problems: &mut ProblemLi
         ["packages", "data_packages", "program_folders", "library_folders", "data_options"].map(&mut texts);
     let (command, prepare) = (fields.read_texts(problems, "command"), fields.read_texts(problems, "prepare"));
     if command.as_ref().is_none_or(|words| words.first().is_none_or(String::is_empty)) {
-        problems.add(1, "command is missing: command = [\"PROGRAM\", …]");
+        problems.add(1, "command is missing; expected command = [\"PROGRAM\", …]");
     }
     let mut text = |key| fields.read_string(problems, key).unwrap_or_default().trim().to_owned();
     let [explanation, input, working_set] = ["explanation", "input", "working_set"].map(&mut text);
@@ -299,7 +299,7 @@ fn read_metric_table(fields: &mut TableFields<'_>, problems: &mut ProblemList) -
     };
     let name = fields.read_name(problems, "metric_name");
     let Some(metric) = fields.read_table(problems, "metric") else {
-        problems.add(1, "metric is missing: metric = { pattern = \"done in {} s\", unit = \"s\" }");
+        problems.add(1, "metric is missing; expected metric = { pattern = \"done in {} s\", unit = \"s\" }");
         return (name, no_metric());
     };
     (name, read_metric(metric, problems).unwrap_or_else(no_metric))
@@ -427,8 +427,7 @@ pub(super) fn placeholder_names(text: &str) -> Result<Vec<&str>, String> {
     let mut names = Vec::new();
     let mut rest = text;
     while let Some((_, behind)) = rest.split_once('{') {
-        let (name, rest_after) =
-            behind.split_once('}').ok_or_else(|| format!("{text:?}: a {{ without its }}"))?;
+        let (name, rest_after) = behind.split_once('}').ok_or_else(|| format!("{text:?}: unclosed {{"))?;
         names.push(name);
         rest = rest_after;
     }
@@ -527,7 +526,7 @@ mod tests {
     #[test]
     fn names_in_braces_are_found_and_filled() {
         assert_eq!(placeholder_names("a{b}c{d}").unwrap(), ["b", "d"]);
-        assert!(placeholder_names("a{b").unwrap_err().contains("without its"));
+        assert!(placeholder_names("a{b").unwrap_err().contains("unclosed {"));
         assert!(placeholder_names("plain").unwrap().is_empty());
         let value = |name: &str| (name == "b").then(|| "{x}".to_owned());
         assert_eq!(fill_placeholders("a{b}c{d}e", &value), "a{x}ce", "inserted text is not expanded again");

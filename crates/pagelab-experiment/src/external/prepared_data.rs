@@ -38,19 +38,19 @@ pub fn prepare_data(
         return Ok(Some(data_dir));
     }
     let started = Instant::now();
-    let waiting_message = format!("another pagelab was creating the data of {}", manifest.name);
+    let waiting_message = format!("another pagelab process was creating the data for {}", manifest.name);
     let lock = store.lock_observed(&waiting_message, STORE_REMEDY, watcher)?;
     if data_dir.is_dir() && !remake {
         return Ok(Some(data_dir));
     }
     let option_note = if chosen.is_empty() { String::new() } else { format!(" with {chosen}") };
-    watcher.report_progress(&format!("creating the data of {}{option_note}", manifest.name));
+    watcher.report_progress(&format!("creating the data for {}{option_note}", manifest.name));
     let to_error = |error: io::Error| store.access_error(&error, STORE_REMEDY);
     let made = store.build_entry(&lock, to_error, |partial| {
         let command = home.build_command(manifest, options, prepare, (Some(partial), partial));
         run_prepare(manifest, command, watcher).map(|()| key)
     });
-    watcher.report_progress(&format!("made in {:.0} s", started.elapsed().as_secs_f64()));
+    watcher.report_progress(&format!("created in {:.0} s", started.elapsed().as_secs_f64()));
     made.map(Some)
 }
 
@@ -63,7 +63,7 @@ fn run_prepare(
     match program::run_command(&mut command, PREPARE_TIMEOUT, &mut || watcher.stop_signal()) {
         Ok(ran) if ran.status.success() => Ok(()),
         Ok(ran) => {
-            let what = format!("cannot create the data of {}", manifest.name);
+            let what = format!("cannot create the data for {}", manifest.name);
             let hints = FetchHints { alternative: "", manual_download: "XDG_CACHE_HOME" };
             let hint = format!("hint: run `pagelab workload setup {} --again`", manifest.requested_as);
             Err(apt::command_error(&what, &ran, &hint, &hints))
@@ -71,11 +71,11 @@ fn run_prepare(
         Err(CommandError::Stopped(signal)) => Err(Failure::stopped(signal)),
         Err(CommandError::TimedOut(limit)) => {
             let hours = limit.as_secs() / 3600;
-            let text = format!("creating the data of {} took more than {hours} hours", manifest.name);
+            let text = format!("creating the data for {} took more than {hours} hours", manifest.name);
             Err(Failure::not_available(text))
         }
         Err(CommandError::NotFound) => {
-            let text = format!("{}: {program_name} is missing, which creates its data", manifest.name);
+            let text = format!("{}: {program_name}, which creates its data, is missing", manifest.name);
             Err(Failure::not_available(text))
         }
         Err(CommandError::RunFailed(error)) => {

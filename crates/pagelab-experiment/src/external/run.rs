@@ -166,7 +166,7 @@ fn read_lines(
     on_line: &mut dyn FnMut(&str),
     child: &mut std::process::Child,
 ) -> Result<ExitStatus, RunError> {
-    let read_error = |error: io::Error| RunError::System(format!("cannot watch the run: {error}"));
+    let read_error = |error: io::Error| RunError::System(format!("cannot monitor the run: {error}"));
     gate::set_nonblocking(&reader).map_err(|errno| read_error(errno.into()))?;
     let (mut lines, mut buffer) = (LineSplitter::default(), [0; 16 << 10]);
     let mut is_over = false;
@@ -249,7 +249,7 @@ impl<'m> LineMatcher<'m> {
             figures.push(RunFigure { name: figure, unit, better, value });
         }
         if let Some((before, None)) = self.checksum {
-            let text = format!("workload {name}: no line of its output has the checksum {before:?}");
+            let text = format!("workload {name}: no checksum {before:?} in its output");
             return Err(RunError::BadExit(text));
         }
         let checksum = self.checksum.and_then(|(_, sum)| sum);

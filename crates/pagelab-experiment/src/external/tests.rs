@@ -69,13 +69,17 @@ const BAD: &[(&str, &str, &str)] = &[
     ("name = \"mine\"\n", "name = \"a/b\"\n", ":2: name: \"a/b\": expected letters"),
     ("name = \"mine\"\n", "name = \"setup\"\n", ":2: name: \"setup\" is already used"),
     ("name = \"mine\"\n", "name = \"chase\"\n", ":2: name: \"chase\" is already used"),
-    ("about = \"it does\"", "about = 7", ":3: about: expected a text in quotes, found a number"),
+    ("about = \"it does\"", "about = 7", ":3: about: expected a quoted string, found a number"),
     ("{keys} keys", "{kees} keys", "input: unknown placeholder `kees`; expected one of data, files, keys"),
     ("space = \"1M\"", "space = \"1X\"", ":6: space: unknown unit; expected a size"),
-    ("takes = \"2s\"", "takes = \"2\"", ":7: takes: it has no unit"),
-    ("packages = [\"mine\"]", "packages = \"mine\"", ":8: packages: expected a list of texts, found a text"),
+    ("takes = \"2s\"", "takes = \"2\"", ":7: takes: missing unit"),
+    (
+        "packages = [\"mine\"]",
+        "packages = \"mine\"",
+        ":8: packages: expected a list of strings, found a string",
+    ),
     ("data_options = [\"keys\"]", "data_options = [\"x\"]", "data_options: unknown option `x`"),
-    ("\"{data}\"", "\"{dat\"", "command: \"{dat\": a { without its }"),
+    ("\"{data}\"", "\"{dat\"", "command: \"{dat\": unclosed {"),
     ("[\"mine\", \"--data\", \"{data}\", \"{work}\"]", "[]", ":1: command is missing"),
     ("metric_name = \"rate\"", "", ":1: metric_name is missing"),
     ("metric = { pattern", "metrik = { pattern", "metric is missing"),
@@ -143,7 +147,7 @@ fn errors_have_one_grammar() {
     let lines = errors.map(|error| error.replace("; ", ";\n  ") + "\n");
     expect![[r#"
         unknown external workload `redi`;
-          expected one of redis, xz, or the path of a manifest (with a slash or .toml);
+          expected one of redis, xz, or the path of a manifest (containing a slash or .toml);
           hint: did you mean `redis`?
         cannot read the manifest a.toml: permission denied
         ./prog exited with status 1

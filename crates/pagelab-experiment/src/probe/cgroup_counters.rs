@@ -45,8 +45,8 @@ impl CgroupBaseline {
         let events = group.read_limit_events();
         let kills = events.clone().and_then(|events| {
             let kills_absence = || {
-                Absence::new("memory.oom_control", AbsenceReason::NotThere, "no line oom_kill")
-                    .with_hint("Linux 4.13")
+                Absence::new("memory.oom_control", AbsenceReason::NotThere, "no oom_kill line")
+                    .with_hint("use Linux 4.13 or later")
             };
             events.kills.ok_or_else(kills_absence)
         });
@@ -69,7 +69,7 @@ impl CgroupBaseline {
     fn event_delta(&self, name: &str, (after, is_v2): &(Counters, bool)) -> Reading<u64> {
         let line = if *is_v2 { name.to_owned() } else { format!("total_{name}") };
         let missing =
-            || Absence::new("memory.stat", AbsenceReason::NotThere, format!("no line {line} in this kernel"));
+            || Absence::new("memory.stat", AbsenceReason::NotThere, format!("no {line} line in this kernel"));
         let before = self.memory_stat.as_ref().and_then(|(before, _)| before.get(&line)).unwrap_or(0);
         after.get(&line).map(|after| after.saturating_sub(before)).ok_or_else(missing)
     }
@@ -83,20 +83,20 @@ pub(super) fn push_pressure(
     owner: &str,
     readings: &mut ProbeReadings,
 ) {
-    let source = format!("total of the pressure {owner}");
+    let source = format!("PSI total {owner}");
     let mut push_delta = |line: &str, value: Reading<u64>| {
         let value = value.map(|us| us as f64);
         readings.push(format!("{name}.{line}"), Unit::MICROSECONDS, BetterDirection::Lower, value, &source);
     };
     let not_readable =
-        || Absence::new(&source, AbsenceReason::Failed, "it is not readable at the start of the trial");
+        || Absence::new(&source, AbsenceReason::Failed, "it was not readable at the start of the trial");
     let both = after.map_err(Clone::clone).and_then(|after| Ok((before.ok_or_else(not_readable)?, after)));
     let some = both.clone().map(|(before, after)| after.some.total_us.saturating_sub(before.some.total_us));
     push_delta("some", some);
     let full = both.and_then(|(before, after)| match (before.full, after.full) {
         (Some(before), Some(after)) => Ok(after.total_us.saturating_sub(before.total_us)),
-        _ => Err(Absence::new(&source, AbsenceReason::NotThere, "this kernel has no line `full` for it")
-            .with_hint("Linux 5.13")),
+        _ => Err(Absence::new(&source, AbsenceReason::NotThere, "this kernel has no `full` line for it")
+            .with_hint("use Linux 5.13 or later")),
     });
     push_delta("full", full);
 }

@@ -144,7 +144,7 @@ impl PerfCounters {
                 }
             }
             Some(Errno::NOENT | Errno::OPNOTSUPP | Errno::INVAL) => {
-                not_there("this processor, or its driver, has no such event")
+                not_there("this processor or its PMU driver does not support this event")
             }
             Some(Errno::ACCESS | Errno::PERM) => {
                 let paranoid_level = self.paranoid.as_deref().unwrap_or("unknown");
@@ -224,7 +224,7 @@ fn scale_count(
         return Err(Absence::new(PERF, AbsenceReason::Undefined, detail));
     }
     if running_ns == 0 {
-        let detail = "it was never scheduled on the hardware: other counters used it";
+        let detail = "never scheduled on the PMU: other events used all counters";
         return Err(Absence::new(PERF, AbsenceReason::Failed, detail).with_hint("use fewer counters"));
     }
     if running_ns >= enabled_ns {
@@ -238,7 +238,8 @@ fn scale_count(
 fn multiplexed_flag(multiplexed_events: &[(String, f64)]) -> Option<Flag> {
     let (name, smallest_share) = multiplexed_events.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
     let text = format!(
-        "{} counters were multiplexed and are scaled; {name} counted for {smallest_share:.0} % of the time",
+        "{} counters were multiplexed, so their counts are scaled; {name} ran {smallest_share:.0} % of the \
+        time",
         multiplexed_events.len()
     );
     Some(Flag { kind: Flag::MULTIPLEXED.to_owned(), text })
@@ -325,7 +326,7 @@ mod tests {
         assert_eq!(scale_count(count(100, 1000, 500), "c", &mut shared), Ok(200.0));
         let flag = multiplexed_flag(&shared).unwrap();
         assert_eq!(flag.kind, Flag::MULTIPLEXED);
-        let text = "2 counters were multiplexed and are scaled; b counted for 25 % of the time";
+        let text = "2 counters were multiplexed, so their counts are scaled; b ran 25 % of the time";
         assert_eq!(flag.text, text);
         assert_eq!(scale_count(count(0, 1000, 0), "d", &mut shared).unwrap_err().why, AbsenceReason::Failed);
         assert_eq!(scale_count(count(0, 0, 0), "e", &mut shared).unwrap_err().why, AbsenceReason::Undefined);
@@ -344,7 +345,7 @@ mod tests {
                 Errno::OPNOTSUPP,
                 "no PMU: this kernel does not support the counters of this processor",
             ),
-            (true, dtlb, Errno::NOENT, "this processor, or its driver, has no such event"),
+            (true, dtlb, Errno::NOENT, "this processor or its PMU driver does not support this event"),
             (true, dtlb, Errno::ACCESS, "not permitted (kernel.perf_event_paranoid is 4)"),
             (true, dtlb, Errno::NOSYS, "this kernel is built without CONFIG_PERF_EVENTS"),
         ];

@@ -68,10 +68,10 @@ impl FirstTouch {
             }
             (0, 0) => Err(too_short_absence()),
         };
-        let source = "system time of its cgroup between scans in which its memory grew";
+        let source = "system time of its cgroup in scan intervals in which its memory grew";
         readings.push_ns(measures::FIRST_TOUCH, BetterDirection::Lower, value, source);
         let late_reading = if self.scan_count > 0 { Ok(self.late_bytes) } else { Err(too_short_absence()) };
-        let source = "growth of its memory later than 2 s after its start";
+        let source = "growth of its memory more than 2 s after its start";
         readings.push_bytes("memory.late", BetterDirection::Neither, late_reading, source);
     }
 }

@@ -32,10 +32,10 @@ pub fn missing_huge_pages_flag(measures: &[Measure], share_min: f64) -> Option<F
         // Without a reading, the fault counters of the entire machine are as good if they are all 0.
         if smaller_allocated == 0.0 && HUGE_PAGES_ALLOCATED.iter().all(|name| known_value(name) == Some(0.0))
         {
-            let text = "huge pages were requested, and the kernel allocated no THP";
+            let text = "huge pages were requested, but the kernel allocated no THP";
             return flag(Flag::NO_HUGE_PAGES, text.to_owned());
         }
-        let text = format!("huge pages were requested; their allocation is unknown: {reason}");
+        let text = format!("huge pages were requested, but whether any were allocated is unknown: {reason}");
         return flag(Flag::HUGE_PAGES_UNKNOWN, text);
     };
     // Types that were not read may have been in huge pages.
@@ -54,14 +54,13 @@ pub fn missing_huge_pages_flag(measures: &[Measure], share_min: f64) -> Option<F
         if unseen > UNSEEN_SHARE_MAX && HUGE_PAGES_ALLOCATED.iter().any(|name| known_value(name) > Some(0.0))
         {
             let text = format!(
-                "huge pages were requested, and no scan found any; the owner of those that the kernel \
-                 allocated is unknown: the last {:.0} % of the trial were not scanned; hint: use a longer \
-                 trial",
+                "huge pages were requested, but no scan found any; the kernel allocated some, possibly to \
+                another process: the last {:.0} % of the trial was not scanned; hint: use a longer trial",
                 100.0 * unseen
             );
             return flag(Flag::HUGE_PAGES_UNKNOWN, text);
         }
-        return missing("huge pages were requested, and no scan found any".to_owned());
+        return missing("huge pages were requested, but no scan found any".to_owned());
     }
     let peak = known_value(measures::PEAK_MEMORY).filter(|&peak| peak > 0.0)?;
     let share = huge.max(smaller_allocated) / peak;
@@ -70,8 +69,8 @@ pub fn missing_huge_pages_flag(measures: &[Measure], share_min: f64) -> Option<F
     }
     let (share, least) = (100.0 * share, 100.0 * share_min);
     missing(format!(
-        "huge pages were requested, and only {share:.1} % of the peak memory was on them (less than \
-         {least:.0} %)"
+        "huge pages were requested, but only {share:.1} % of the peak memory was on them (less than \
+        {least:.0} %)"
     ))
 }
 

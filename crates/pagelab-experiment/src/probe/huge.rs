@@ -147,7 +147,7 @@ impl PageTableWalk {
             self.skipped_ns.div_ceil(1_000_000),
             self.time_budget.share_ppm() as f64 / 1000.0
         );
-        Absence::new(file, AbsenceReason::NotRequested, detail).with_hint("a longer trial")
+        Absence::new(file, AbsenceReason::NotRequested, detail).with_hint("use a longer trial")
     }
 }
 
@@ -300,7 +300,7 @@ impl HugeBytesProbe {
             .filter(|(_, kind)| kind.peak_bytes().is_none())
             .map(|(name, _)| *name)
             .collect();
-        let mut source = "the highest sum of a scan, without the huge zero page".to_owned();
+        let mut source = "the highest total of any scan, without the huge zero page".to_owned();
         if !unknown.is_empty() {
             source.push_str(&format!("; {} not scanned", unknown.join(" and ")));
         }

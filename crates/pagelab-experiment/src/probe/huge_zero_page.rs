@@ -118,7 +118,7 @@ impl ZeroPageProbe {
         if candidates.iter().map(|place| place.end.saturating_sub(place.start) / pmd).sum::<u64>()
             > CANDIDATES_MAX
         {
-            return Err(io::Error::other("it has too many possible huge pages to check"));
+            return Err(io::Error::other("it has too many candidate huge pages to check"));
         }
         candidates.into_iter().try_fold(0, |sum, place| Ok(sum + self.count_by_frames(pagemap, place)?))
     }
@@ -197,7 +197,7 @@ fn read_absence(path: &str, error: &io::Error) -> Absence {
         io::ErrorKind::PermissionDenied => {
             let detail = "this kernel does not report the huge zero page, and kpageflags requires root";
             Absence::new(paths::KPAGEFLAGS, AbsenceReason::NotPermitted, detail)
-                .with_hint("run as root, or Linux 6.17 or later")
+                .with_hint("run as root, or use Linux 6.17 or later")
         }
         _ => Absence::new(path, AbsenceReason::Failed, error.to_string()),
     }

@@ -115,7 +115,7 @@ impl MachineCounters {
         let zone = self.largest_zone.as_ref().map_err(Clone::clone)?;
         let areas = self.fast_snapshot.buddyinfo().map_err(Clone::clone)?.zone(zone);
         let zone_absence =
-            || Absence::new(paths::BUDDYINFO, AbsenceReason::NotThere, "the largest zone is not in it");
+            || Absence::new(paths::BUDDYINFO, AbsenceReason::NotThere, "it does not list the largest zone");
         areas.map(|areas| fragmentation_index::unusable_index(areas, self.order)).ok_or_else(zone_absence)
     }
 
@@ -160,7 +160,7 @@ impl MachineCounters {
         let others = other_names.filter(|name| has_known_prefix(name) && !is_required(name));
         let others = others.map(|name| (name, BetterDirection::Neither));
         for (name, better) in REQUIRED_VMSTAT.into_iter().chain(others) {
-            let source = "vmstat, of the whole machine";
+            let source = "vmstat, whole machine";
             readings.push_count(&format!("vmstat.{name}"), better, difference(name), source);
         }
     }
@@ -172,7 +172,7 @@ impl MachineCounters {
         for counter in &self.mthp_counters {
             let after = read_number(&self.root, &counter.path);
             let read_absence =
-                || Absence::new(&counter.path, AbsenceReason::Failed, "it is not readable before the trial");
+                || Absence::new(&counter.path, AbsenceReason::Failed, "it was not readable before the trial");
             let value =
                 after.and_then(|after| Ok(after.saturating_sub(counter.before.ok_or_else(read_absence)?)));
             if counter.size < self.pmd_size && counter.name.ends_with("_alloc") {
@@ -181,16 +181,16 @@ impl MachineCounters {
             }
             if self.selection.vmstat {
                 let name = format!("thp.{}K.{}", counter.size.0 >> 10, counter.name);
-                let source = "stats of transparent huge pages, of the whole machine";
+                let source = "THP stats, whole machine";
                 readings.push_count(&name, BetterDirection::Neither, value, source);
             }
         }
         if self.selection.huge {
             let absent = || {
-                let detail = "this kernel has no counters by size of huge pages";
-                Absence::new(paths::THP, AbsenceReason::NotThere, detail).with_hint("Linux 6.10 or later")
+                let detail = "this kernel has no per-size THP counters";
+                Absence::new(paths::THP, AbsenceReason::NotThere, detail).with_hint("use Linux 6.10 or later")
             };
-            let source = "stats of transparent huge pages below a PMD's size, of the whole machine";
+            let source = "THP stats of sizes below the PMD size, whole machine";
             let bytes = smaller_bytes.ok_or_else(absent);
             readings.push_bytes(flags::SMALLER_FOLIOS_MEASURE, BetterDirection::Neither, bytes, source);
         }
@@ -200,7 +200,7 @@ impl MachineCounters {
 fn find_largest_zone(reader: &Reader<'_>) -> Reading<ZoneKey> {
     let zones = reader.parse(paths::ZONEINFO, zoneinfo::parse)?;
     let largest = zones.zones.iter().max_by_key(|zone| zone.managed.or(zone.present).map(|pages| pages.0));
-    let no_zone = || Absence::new(paths::ZONEINFO, AbsenceReason::NotThere, "no zone in it");
+    let no_zone = || Absence::new(paths::ZONEINFO, AbsenceReason::NotThere, "it lists no zones");
     largest.map(|zone| zone.key.clone()).ok_or_else(no_zone)
 }
 

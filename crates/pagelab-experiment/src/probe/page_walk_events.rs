@@ -76,12 +76,7 @@ const CPU_EVENTS: [CpuEvents; 12] = [
     row("Skylake", &[0x4e, 0x5e, 0x55, 0x8e, 0x9e, 0xa5, 0xa6], SINCE_HASWELL, WALK_PENDING),
     row("Ice Lake", &[0x7d, 0x7e, 0x6a, 0x6c, 0xa7, 0x8c, 0x8d], SINCE_HASWELL, WALK_PENDING),
     row("Sapphire Rapids", &[0x8f, 0xcf], SINCE_GOLDEN_COVE, WALK_PENDING),
-    row(
-        "Alder Lake, its large cores alone",
-        &[0x97, 0x9a, 0xb7, 0xba, 0xbf],
-        SINCE_GOLDEN_COVE,
-        WALK_PENDING,
-    ),
+    row("Alder Lake, P-cores only", &[0x97, 0x9a, 0xb7, 0xba, 0xbf], SINCE_GOLDEN_COVE, WALK_PENDING),
     row("Goldmont", &[0x5c, 0x5f], ATOM, SIDE_CYCLES),
     row("Silvermont", &[0x37, 0x4a, 0x4c, 0x4d, 0x5a, 0x5d, 0x6e, 0x75], ATOM, SIDE_CYCLES),
     row("Knights Landing", &[0x57, 0x85], ATOM, SIDE_CYCLES),
@@ -127,9 +122,9 @@ pub(super) fn page_walk_events(cpu: &Cpu) -> PageWalkEvents {
             let events = row.map(|row| to_events(row.events)).unwrap_or_default();
             let detail = match row {
                 Some(_) => "this processor does not count them for stores".to_owned(),
-                None => format!("the table of processors has no family {family} model {model:#x}"),
+                None => format!("no page-walk events are known for family {family} model {model:#x}"),
             };
-            let absence = Absence::new("cycles of page walks", AbsenceReason::NotThere, detail);
+            let absence = Absence::new("page-walk cycles", AbsenceReason::NotThere, detail);
             let absent = missing(&events, &absence);
             PageWalkEvents { events, source: row.map(CpuEvents::source).unwrap_or_default(), absent }
         }
@@ -139,15 +134,15 @@ pub(super) fn page_walk_events(cpu: &Cpu) -> PageWalkEvents {
                 (0x17, _) => ZEN_2,
                 _ => ZEN_3,
             };
-            let detail = "AMD's processors count page walks, and not their cycles";
-            let absence = Absence::new("cycles of page walks", AbsenceReason::NotThere, detail);
+            let detail = "AMD processors count page walks, but not their cycles";
+            let absence = Absence::new("page-walk cycles", AbsenceReason::NotThere, detail);
             let absent = missing(&[], &absence);
             PageWalkEvents { events: to_events(zen_row), source: ZEN_SOURCE.to_owned(), absent }
         }
         (vendor, _) => {
             let vendor_name = if vendor.is_empty() { "this processor" } else { vendor };
-            let detail = format!("the table of processors has none of {vendor_name}");
-            let absence = Absence::new("cycles of page walks", AbsenceReason::NotThere, detail);
+            let detail = format!("no page-walk events are known for {vendor_name}");
+            let absence = Absence::new("page-walk cycles", AbsenceReason::NotThere, detail);
             PageWalkEvents { events: Vec::new(), source: String::new(), absent: missing(&[], &absence) }
         }
     }

@@ -14,9 +14,8 @@ use super::counters::PerfCounters;
 use super::{ProbeReadings, ProbeSelection};
 
 /// Sources of times and rusage.
-const CLOCK_SOURCE: &str = "CLOCK_MONOTONIC, from the begin to the end of the measured phase";
-const RUSAGE_SOURCE: &str =
-    "getrusage around the measured phase: this process, and children that were waited for";
+const CLOCK_SOURCE: &str = "CLOCK_MONOTONIC, from the start to the end of the measured phase";
+const RUSAGE_SOURCE: &str = "getrusage around the measured phase: this process and its waited-for children";
 
 /// Counters and clocks of the phase.
 #[derive(Debug)]

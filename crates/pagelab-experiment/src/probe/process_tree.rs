@@ -85,7 +85,7 @@ impl PeakAndLast {
 /// Reason for the absence of readings during a short trial.
 pub(super) fn too_short_absence() -> Absence {
     Absence::new("scans of the running trial", AbsenceReason::Undefined, "it exited before the first scan")
-        .with_hint("a workload that runs for a second or more")
+        .with_hint("use a workload that runs for a second or more")
 }
 
 impl ProcessTree {
@@ -204,7 +204,7 @@ impl ProcessTree {
         let no_reading = || match self.scan_count {
             0 => too_short_absence(),
             _ => {
-                let detail = "its cgroup does not report it, or it has none";
+                let detail = "its cgroup does not report it, or the trial has no cgroup";
                 Absence::new("memory.stat", AbsenceReason::NotThere, detail)
             }
         };
@@ -216,7 +216,7 @@ impl ProcessTree {
         push_peak("group.swap", BetterDirection::Lower, self.swap, swap_source);
         let file_source = "total_cache (v1) or file (v2) in its cgroup's memory.stat";
         push_peak("group.file", BetterDirection::Neither, self.file, file_source);
-        let areas_source = format!("{}, of the whole machine", paths::SWAPS);
+        let areas_source = format!("{}, whole machine", paths::SWAPS);
         push_peak("swap.used", BetterDirection::Lower, self.swap_used, &areas_source);
         if !self.has_page_tables {
             return;

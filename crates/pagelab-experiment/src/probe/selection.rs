@@ -6,7 +6,7 @@ use pagelab_model::names;
 /// control group are always measured.
 pub const PROBE_NAMES: [(&str, &str); 7] = [
     ("hardware", "cycles, instructions, caches, TLBs and page walks, as the processor supports them"),
-    ("software", "page faults, context switches and migrations as perf counts them"),
+    ("software", "page faults, context switches and migrations, as counted by perf"),
     ("huge", "bytes in huge pages of each kind, and the huge zero page"),
     ("page-tables", "bytes of page tables"),
     ("fragmentation", "F_u of the largest zone before and after"),

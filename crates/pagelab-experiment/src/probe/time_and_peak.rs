@@ -37,7 +37,7 @@ pub(super) fn add_measures(
 /// The peak that the kernel keeps; otherwise the highest reading.
 fn memory_peak(group: Option<&TrialCgroup>, processes: &ProcessTree) -> (Reading<u64>, String) {
     let Some(group) = group else {
-        let detail = "the trial had no cgroup; rusage.maxrss is of the largest process";
+        let detail = "the trial had no cgroup; rusage.maxrss covers only the largest process";
         let absence =
             Absence::new("control groups", AbsenceReason::NotThere, detail).with_hint("run as root");
         return (Err(absence), "its cgroup".to_owned());
@@ -54,7 +54,7 @@ fn add_rusage(exit: &TargetExit, readings: &mut ProbeReadings) {
     let Rusage { utime_ns, stime_ns, minflt, majflt, inblock, oublock, nvcsw, nivcsw, .. } = exit.rusage;
     readings.push_ns("rusage.utime", BetterDirection::Lower, Ok(utime_ns), RUSAGE_SOURCE);
     readings.push_ns("rusage.stime", BetterDirection::Lower, Ok(stime_ns), RUSAGE_SOURCE);
-    let largest = "rusage of wait4: the largest of these processes, at least that of pagelab itself";
+    let largest = "rusage of wait4: the largest of these processes, at least the RSS of pagelab itself";
     let maxrss_bytes = exit.rusage.maxrss_kib.saturating_mul(1024);
     readings.push_bytes("rusage.maxrss", BetterDirection::Lower, Ok(maxrss_bytes), largest);
     ["ixrss", "idrss", "isrss"].iter().for_each(|name| push_never_filled(name, readings));
@@ -69,7 +69,7 @@ fn add_rusage(exit: &TargetExit, readings: &mut ProbeReadings) {
 }
 
 fn push_never_filled(name: &str, readings: &mut ProbeReadings) {
-    let absence = Absence::new("wait4", AbsenceReason::NotThere, "Linux never fills this field of rusage");
+    let absence = Absence::new("wait4", AbsenceReason::NotThere, "Linux does not maintain this rusage field");
     let name = format!("rusage.{name}");
     readings.push_count(&name, BetterDirection::Neither, Err(absence), RUSAGE_SOURCE);
 }

@@ -73,7 +73,7 @@ impl<'d> TableFields<'d> {
         if let TomlValue::Text(text) = &item.node {
             return Some((text, item.line));
         }
-        self.add_type_problem(problems, key, item, "a text in quotes");
+        self.add_type_problem(problems, key, item, "a quoted string");
         None
     }
 
@@ -91,7 +91,8 @@ impl<'d> TableFields<'d> {
             Some((text, _)) => text.trim().to_owned(),
             None if self.take_item(key).is_some() => String::new(),
             None => {
-                problems.add(self.line, format!("{} is missing: {key} = \"…\"", self.describe_key(key)));
+                problems
+                    .add(self.line, format!("{} is missing; expected {key} = \"…\"", self.describe_key(key)));
                 String::new()
             }
         }
@@ -201,14 +202,14 @@ impl<'d> TableFields<'d> {
     pub fn read_texts(&mut self, problems: &mut ProblemList, key: &'static str) -> Option<Vec<String>> {
         let item = self.take_item(key)?;
         let TomlValue::List(items) = &item.node else {
-            self.add_type_problem(problems, key, item, "a list of texts");
+            self.add_type_problem(problems, key, item, "a list of strings");
             return None;
         };
         let mut texts = Vec::new();
         for item in items {
             match &item.node {
                 TomlValue::Text(text) => texts.push(text.clone()),
-                _ => self.add_type_problem(problems, key, item, "in the list, a text in quotes"),
+                _ => self.add_type_problem(problems, key, item, "a quoted string in the list"),
             }
         }
         Some(texts)
@@ -238,7 +239,7 @@ impl<'d> TableFields<'d> {
                 }
                 TomlValue::Boolean(true) => pairs.push((name.clone(), "yes".to_owned(), *line)),
                 TomlValue::Boolean(false) => pairs.push((name.clone(), "no".to_owned(), *line)),
-                _ => fields.add_type_problem(problems, name, item, "a text or a number"),
+                _ => fields.add_type_problem(problems, name, item, "a string or a number"),
             }
         }
         pairs

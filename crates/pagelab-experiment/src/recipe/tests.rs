@@ -112,13 +112,13 @@ fn whether_huge_pages_are_asked_for_is_derived() {
 const BAD: &[(&str, &str, &str)] = &[
     ("name = \"good\"", "nmae = \"good\"", ":2: unknown key `nmae`; expected one of name, question"),
     ("name = \"good\"", "name = \"a/b\"", ":2: name: \"a/b\": expected letters"),
-    ("name = \"good\"", "name = 7", ":2: name: expected a text in quotes, found a number"),
+    ("name = \"good\"", "name = 7", ":2: name: expected a quoted string, found a number"),
     ("place = \"host\"", "place = \"moon\"", ":4: place: \"moon\": expected host"),
     ("order = \"blocks\"", "order = \"abab\"", ":5: order: expected one of abba, blocks, found \"abab\""),
     ("repeats = 12", "repeats = 0", ":6: repeats: expected an integer from 1 to 10000"),
     ("repeats = 12", "repeats = 1.5", ":6: repeats: expected an integer"),
     ("repeats = 12", "repeats = 12\nrepeats = 3", ":7: "),
-    ("time_limit = \"1m30s\"", "time_limit = \"90\"", ":7: time_limit: it has no unit"),
+    ("time_limit = \"1m30s\"", "time_limit = \"90\"", ":7: time_limit: missing unit"),
     ("baseline = \"b\"", "baseline = \"c\"", ":8: baseline: unknown variant `c`; expected one of a, b"),
     ("workloads = [\"chase\"]", "workloads = [\"x\"]", "quick: workloads: unknown name `x`"),
     (
@@ -142,13 +142,17 @@ const BAD: &[(&str, &str, &str)] = &[
     ("better = \"higher\"", "bettor = \"higher\"", "metric: unknown key `bettor`"),
     ("thp = \"madvise\"", "thp = \"sometimes\"", "variant \"a\": thp: expected one of never-prctl"),
     ("thp = \"madvise\"", "thp = \"never-prctl\"", "disables huge pages even for advised memory"),
-    ("thp = \"madvise\"", "plan = \"\"", "variant \"a\": plan is empty; expected a file of `pagelab plan`"),
-    ("thp = \"madvise\"", "plan = [\"x\"]", "variant \"a\": plan: expected a text in quotes, found a list"),
+    (
+        "thp = \"madvise\"",
+        "plan = \"\"",
+        "variant \"a\": plan is empty; expected a plan file from `pagelab plan`",
+    ),
+    ("thp = \"madvise\"", "plan = [\"x\"]", "variant \"a\": plan: expected a quoted string, found a list"),
     ("thp = \"madvise\"", "thp = \"advised-only\"\nplan = \"all\"", "hint: remove thp"),
     (
         "advise = \"huge\"",
         "arguments = [\"-r\"]",
-        "apply to commands; hint: use `options` for a built-in workload",
+        "apply only to commands; hint: use `options` for other workloads",
     ),
     (
         "input = \"a million numbers\"",
@@ -160,8 +164,8 @@ const BAD: &[(&str, &str, &str)] = &[
         "exit_codes = [256]",
         "exit_codes: expected a list of numbers from 0 to 255",
     ),
-    ("advise = \"huge\"", "options = { steps = 7 }", "options.steps applies to built-in workloads"),
-    ("advise = \"huge\"", "hog = { size = \"1G\", how = \"thread\" }", "a thread of built-in workloads only"),
+    ("advise = \"huge\"", "options = { steps = 7 }", "options.steps does not apply to commands"),
+    ("advise = \"huge\"", "hog = { size = \"1G\", how = \"thread\" }", "works only with built-in workloads"),
     ("name = \"b\"", "name = \"a\"\nthp = \"x\"", "variant \"a\": thp: expected one of"),
     ("mthp = { 1M", "mthp = { huge", "mthp: expected a size, for example 64K, found \"huge\""),
     (
@@ -169,18 +173,18 @@ const BAD: &[(&str, &str, &str)] = &[
         "64K = \"on\"",
         "mthp: expected one of always, madvise, inherit, never, found \"on\"",
     ),
-    ("memory_limit = \"512M\"", "memory_limit = 512", "memory_limit: expected a text in quotes"),
+    ("memory_limit = \"512M\"", "memory_limit = 512", "memory_limit: expected a quoted string"),
     (
         "memory_limit = \"512M\"",
         "memory_limit = \"512X\"",
         "memory_limit: unknown unit; expected a size, for example 64M or 1.5GiB, found \"512X\"",
     ),
     ("swap = \"2G\"", "swap = \"much\"", "swap: expected \"none\" or a size, for example 2G, found \"much\""),
-    ("swap = \"2G\"", "swap = true", "variant \"b\": swap: expected a text in quotes, found true or false"),
+    ("swap = \"2G\"", "swap = true", "variant \"b\": swap: expected a quoted string, found true or false"),
     (
         "memory_limit = \"512M\"\n",
         "",
-        "variant \"b\": swap requires memory_limit: without it nothing would be swapped",
+        "variant \"b\": swap requires memory_limit: without a limit nothing would be swapped",
     ),
     ("loss = 0.1", "loss = 5", ":9: loss: expected a share from 0 to 1"),
     ("loss = 0.1", "loss = 0", ":9: loss: 0 cannot be distinguished from no loss"),
@@ -196,8 +200,8 @@ const BAD: &[(&str, &str, &str)] = &[
         "page_cache = \"tepid\"",
         "page_cache: expected one of warm, cold, found \"tepid\"",
     ),
-    ("page_cache = \"cold\"", "workloads = [\"sort\"]", "the baseline cannot have `workloads`"),
-    ("LC_ALL = \"C\"", "LC_ALL = [1]", "environment: LC_ALL: expected a text or a number, found a list"),
+    ("page_cache = \"cold\"", "workloads = [\"sort\"]", "`workloads` cannot restrict the baseline"),
+    ("LC_ALL = \"C\"", "LC_ALL = [1]", "environment: LC_ALL: expected a string or a number, found a list"),
     ("[[workload]]\nbuilt_in", "[[work]]\nbuilt_in", "unknown key `work`"),
     ("\"kmem:mm_page_alloc\"", "\"kmem\"", ":10: probes: unknown probe `kmem`; expected all, hardware"),
     ("[quick]", "[quick", "docs/recipes.md"),
@@ -230,7 +234,7 @@ fn what_stands_twice_is_named() {
             _ => GOOD.replacen("name = \"b\"", "name = \"a\"", 1).replacen("baseline = \"b\"", "", 1),
         };
         let error = Recipe::parse("x.toml", &text).unwrap_err().to_string();
-        assert!(error.contains(&format!("{what} {name:?} is given twice")), "{error}");
+        assert!(error.contains(&format!("{what} {name:?} is defined twice")), "{error}");
     }
 }
 

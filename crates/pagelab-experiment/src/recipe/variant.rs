@@ -233,7 +233,7 @@ fn read_plan(fields: &mut TableFields<'_>, problems: &mut ProblemList) -> Option
         "none" => Some(SupervisedPlan::Nothing),
         "all" => Some(SupervisedPlan::All),
         "" => {
-            let expected = "expected a file of `pagelab plan`, \"none\" or \"all\"";
+            let expected = "expected a plan file from `pagelab plan`, \"none\" or \"all\"";
             problems.add(line, format!("{} is empty; {expected}", fields.describe_key("plan")));
             None
         }
@@ -278,8 +278,10 @@ fn read_fragmentation(
     let order = fields.read_number(problems, "order", (1, 63)).and_then(|order| u8::try_from(order).ok());
     let target = fields.read_share(problems, "target");
     if target.is_none() && fields.take_item("target").is_none() {
-        problems
-            .add(fields.line, format!("{} is missing; expected F_u, 0 to 1", fields.describe_key("target")));
+        problems.add(
+            fields.line,
+            format!("{} is missing; expected an F_u from 0 to 1", fields.describe_key("target")),
+        );
     }
     fields.report_unknown_keys(problems);
     Some(FragmentationTarget { order, target: target? })
@@ -298,7 +300,10 @@ fn read_hog(
     let mut add_problem = |text: &str| problems.add(line, text);
     let size = match (is_given, leaves, limit) {
         ([false, false], ..) => {
-            add_problem(&format!("{} is missing; expected for example \"1G\"", fields.describe_key("size")));
+            add_problem(&format!(
+                "{} is missing; expected a size, for example \"1G\"",
+                fields.describe_key("size")
+            ));
             None
         }
         ([true, true], ..) => {
@@ -307,7 +312,7 @@ fn read_hog(
         }
         (_, Some(_), _) if kind == HogKind::Thread => {
             add_problem(&format!(
-                "{named} applies to how = \"process\"; a thread is always in the workload's limit"
+                "{named} needs how = \"process\"; threads share the workload's memory cgroup"
             ));
             None
         }

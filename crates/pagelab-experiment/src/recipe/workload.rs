@@ -265,7 +265,7 @@ pub(crate) fn read_environment(
     for (name, value, line) in &pairs {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
             let key = fields.describe_key("environment");
-            problems.add(*line, format!("{key}: {name:?} is not a valid variable name"));
+            problems.add(*line, format!("{key}: {name:?}: invalid variable name or value"));
         }
     }
     pairs.into_iter().map(|(name, value, _)| (name, value)).collect()
@@ -319,7 +319,7 @@ pub(crate) fn read_figures(
         let mut figure_fields = TableFields::new(table, fields.describe_key("figures"), line);
         let name = figure_fields.read_name(problems, "name");
         if figures.iter().any(|(known, _)| *known == name) {
-            problems.add(line, format!("{}: {name:?} is given twice", figure_fields.name));
+            problems.add(line, format!("{}: {name:?} is defined twice", figure_fields.name));
         }
         figures.extend(read_metric(figure_fields, problems).map(|metric| (name, metric)));
     }
@@ -338,7 +338,7 @@ pub(crate) fn read_metric(mut fields: TableFields<'_>, problems: &mut ProblemLis
     let (line, what) = (fields.line, fields.name.clone());
     fields.report_unknown_keys(problems);
     let Some((pattern, at)) = pattern else {
-        problems.add(line, format!("{what}: pattern is missing: pattern = \"done in {{}} s\""));
+        problems.add(line, format!("{what}: pattern is missing; expected pattern = \"done in {{}} s\""));
         return None;
     };
     let parts: Vec<&str> = pattern.split("{}").collect();
@@ -348,7 +348,7 @@ pub(crate) fn read_metric(mut fields: TableFields<'_>, problems: &mut ProblemLis
         return None;
     };
     if before.contains('\n') || behind.contains('\n') {
-        problems.add(at, format!("{what}: pattern: it must not contain a newline"));
+        problems.add(at, format!("{what}: pattern: must not contain a newline"));
     }
     Some(OutputMetric { prefix: before.to_owned(), suffix: behind.to_owned(), unit, better })
 }

@@ -31,7 +31,9 @@ pub(super) fn prepare_page_cache(
 ) -> Result<Vec<String>, String> {
     if files.is_empty() {
         return match (state, guard) {
-            (PageCacheState::Warm, _) => Ok(vec!["page_cache: no files given, so none was read".to_owned()]),
+            (PageCacheState::Warm, _) => {
+                Ok(vec!["page_cache: no files listed, so none were read".to_owned()])
+            }
             (PageCacheState::Cold, Some(guard)) => {
                 guard.drop_caches(1).map(|()| Vec::new()).map_err(|error| format!("page_cache: {error}"))
             }
@@ -88,7 +90,7 @@ pub(super) fn evict_caches(machine: &Machine, cpu: Option<u32>, available: Bytes
         .max(entries.unwrap_or(TLB_ENTRIES_GUESS) * TLB_REACH_FACTOR * machine.page_size.bytes());
     if bytes > available.0 / 2 {
         return Err(format!(
-            "evict: it needs {}, more than half of the free memory",
+            "evict: it needs {}, more than half of the available memory",
             format_bytes(Bytes(bytes))
         ));
     }
@@ -105,8 +107,7 @@ pub(super) fn evict_caches(machine: &Machine, cpu: Option<u32>, available: Bytes
     }
     let guess_note = |known: bool| if known { "" } else { " (unknown, assumed)" };
     Ok(format!(
-        "evicted by reading {} on {}: twice the last level cache{}, four times the second-level \
-         TLB's pages{}",
+        "evicted by reading {} on {}: at least twice the last-level cache{} and four times the TLB reach{}",
         format_bytes(Bytes(bytes)),
         if cpus.len() == 1 { "one CPU".to_owned() } else { format!("{} CPUs", cpus.len()) },
         guess_note(cache.is_some()),

@@ -54,7 +54,7 @@ pub(super) fn hold_fragmentation(
     let (order, target) = (fragmentation.goal.order.0, fragmentation.goal.target);
     if is_target_missed(fragmentation.unusable_at_start, &fragmentation.goal) {
         let reached = format_share(fragmentation.unusable_at_start);
-        fragmentation.push_flag(format!("F_u({order}) should be {target} and is {reached}"));
+        fragmentation.push_flag(format!("F_u({order}) should be {target}, but is {reached}"));
     }
     Ok(fragmentation)
 }
@@ -110,8 +110,8 @@ impl HeldFragmentation {
             Err(TargetError::BelowCurrent { .. }) => return Ok(()),
             Err(TargetError::AboveReach { unusable_max: most }) => {
                 return Err(format!(
-                    "fragmentation: cannot reach F_u({}) = {}: the maximum is {} now; hint: use a smaller \
-                     target, or stop other programs",
+                    "fragmentation: cannot reach F_u({}) = {}: the maximum is currently {}; hint: use a \
+                    smaller target, or stop other programs",
                     self.goal.order.0,
                     self.goal.target,
                     format_share(most)
@@ -136,7 +136,7 @@ impl HeldFragmentation {
                 self.push_flag(format!("fragmentation did not reach its target: {why}"));
                 Ok(())
             }
-            LoopEnd::BackedOff(danger) => Err(format!("fragmentation was released: {danger}")),
+            LoopEnd::BackedOff(danger) => Err(format!("fragmentation: its memory was released: {danger}")),
             LoopEnd::Stopped => Err("stopped while memory was being fragmented".to_owned()),
         }
     }
@@ -171,7 +171,7 @@ impl HeldFragmentation {
             measure("fragmentation.end", self.unusable_index()),
         ];
         if let Some(why) = self.released_early.take() {
-            self.push_flag(format!("fragmentation was released during the trial: {why}"));
+            self.push_flag(format!("fragmentation: its memory was released during the trial: {why}"));
         }
         let fragmenter = &mut self.fragmenter;
         self.monitor.free_and_drain(|| fragmenter.release_all());

@@ -32,19 +32,19 @@ impl HogProcess {
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut hog = HogProcess(command.spawn().map_err(|error| failed(&error))?);
-        let mut out = hog.0.stdout.take().ok_or_else(|| failed(&"it has no output"))?;
+        let mut out = hog.0.stdout.take().ok_or_else(|| failed(&"no output pipe"))?;
         gate::set_nonblocking(&out).map_err(|errno| failed(&errno))?;
         let (deadline, mut said) = (Instant::now() + START_TIMEOUT, Vec::new());
         while !said.ends_with(b"\n") {
             let mut buffer = [0; 256];
             match out.read(&mut buffer) {
-                Ok(0) => return Err("hog: it exited before it had allocated its memory".to_owned()),
+                Ok(0) => return Err("hog: it exited before it allocated all its memory".to_owned()),
                 Ok(count) => said.extend_from_slice(&buffer[..count]),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(failed(&error)),
             }
             if stop_signal().is_some() {
-                return Err("stopped while a hog allocated its memory".to_owned());
+                return Err("stopped while the hog was allocating its memory".to_owned());
             }
             if Instant::now() >= deadline {
                 return Err(format!(

@@ -101,7 +101,7 @@ impl GatedProcess {
         let mut keeper = gate::start_orphan_keeper().map_err(cannot_start)?;
         let mut child = command.spawn().map_err(cannot_start)?;
         let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) else {
-            return Err("a process has no output".to_owned());
+            return Err("no output pipe from a process".to_owned());
         };
         let output = TrialOutput::new(output::output_metrics(&workload_recipe.command));
         let not_applied = Vec::new();
@@ -147,7 +147,7 @@ impl GatedProcess {
                     let _ = poll(&mut [PollFd::new(&self.out, PollFlags::IN)], Some(&wait));
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(format!("cannot wait for its start: poll: {error}")),
+                Err(error) => return Err(format!("cannot wait for its start: {error}")),
             }
             if stop_signal().is_some() {
                 return Err("stopped before its start".to_owned());

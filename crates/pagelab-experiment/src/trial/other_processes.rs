@@ -83,13 +83,13 @@ pub fn busy_others_flag(command: f64, others: f64, busiest: Option<&BusyProcess>
     let named = busiest.filter(|process| process.share >= others * NAMED_PART_MIN);
     let text = match named {
         Some(BusyProcess { name, pid, share }) => format!(
-            "{measured}, {name} (pid {pid}) {}; if that one does the work, measure it: pagelab tune --pid \
-             {pid} --metric CMD",
+            "{measured}, {name} (pid {pid}) {}; if that process does the work, measure it: pagelab tune \
+            --pid {pid} --metric CMD",
             percent(*share)
         ),
         None => format!(
-            "{measured}; if one of them does the work, measure it: pagelab tune --pid PID --metric CMD, or a \
-             workload that starts it"
+            "{measured}; if one of them does the work, measure it: pagelab tune --pid PID --metric CMD, or \
+            use a workload that starts it"
         ),
     };
     Some(Flag { kind: Flag::OTHERS_BUSY.to_owned(), text })
@@ -117,11 +117,11 @@ mod tests {
         let text = |others, busiest| busy_others_flag(0.03, others, busiest).unwrap().text;
         assert_eq!(
             text(0.95, Some(&server)),
-            "the command used 3 % of a CPU, other processes used 95 %, server (pid 7) 92 %; if that one does \
-             the work, measure it: pagelab tune --pid 7 --metric CMD"
+            "the command used 3 % of a CPU, other processes used 95 %, server (pid 7) 92 %; if that process \
+             does the work, measure it: pagelab tune --pid 7 --metric CMD"
         );
         assert!(text(2.0, Some(&server)).contains("used 200 %; if one of them"), "no process has half of it");
-        assert!(text(0.95, None).ends_with("or a workload that starts it"));
+        assert!(text(0.95, None).ends_with("or use a workload that starts it"));
     }
 
     #[test]

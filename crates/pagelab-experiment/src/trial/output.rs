@@ -142,7 +142,7 @@ impl TrialOutput {
     fn last_line(&self) -> Result<String, String> {
         let text = String::from_utf8_lossy(&self.out.buffer);
         let line = text.lines().rev().find(|line| !line.trim().is_empty());
-        line.map(str::to_owned).ok_or_else(|| "it succeeded without output".to_owned())
+        line.map(str::to_owned).ok_or_else(|| "no output".to_owned())
     }
 
     /// The end of both streams.
@@ -254,7 +254,7 @@ fn parse_result_line(name: &str, line: &str) -> Result<WorkloadReport, String> {
         serde_json::from_str(line).map_err(|error| invalid_result(&format!("is not JSON: {error}")))?;
     let mut report = WorkloadReport::default();
     let merit = json.get("merit").and_then(|merit| parse_figure(merit, measures::MERIT, WORKLOAD_SOURCE));
-    report.measures.push(merit.ok_or_else(|| invalid_result("has no merit"))?);
+    report.measures.push(merit.ok_or_else(|| invalid_result("has no `merit` field"))?);
     report.checksum = json.get("checksum").and_then(Value::as_str).map(str::to_owned);
     if let Some(bytes) = json.get("working_set_bytes").and_then(Value::as_f64) {
         let neither = BetterDirection::Neither;
@@ -267,7 +267,7 @@ fn parse_result_line(name: &str, line: &str) -> Result<WorkloadReport, String> {
     }
     for figure_json in list(&json, "figures") {
         let name = figure_json.get("name").and_then(Value::as_str);
-        let name = name.ok_or_else(|| invalid_result("has a nameless figure"))?;
+        let name = name.ok_or_else(|| invalid_result("has a figure without a name"))?;
         report.measures.extend(parse_figure(figure_json, figure_name(name), WORKLOAD_SOURCE));
     }
     if let Some(phase) = json.get("phase") {
@@ -446,8 +446,8 @@ mod tests {
     fn what_is_no_result_says_why() {
         for (line, why) in [
             ("hello", "is not JSON"),
-            ("{}", "has no merit"),
-            (r#"{"merit":{"unit":"s","better":"lower","value":"x"},"checksum":"1"}"#, "has no merit"),
+            ("{}", "has no `merit` field"),
+            (r#"{"merit":{"unit":"s","better":"lower","value":"x"},"checksum":"1"}"#, "has no `merit` field"),
             (r#"{"merit":{"unit":"s","better":"lower","value":1}}"#, "has no checksum"),
         ] {
             let error = read_built_in("x", line).expect_err(line);

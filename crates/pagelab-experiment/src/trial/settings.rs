@@ -98,7 +98,7 @@ impl TrialSettings {
             };
             let applied = guard.set_knob(&knob, mode).map_err(|error| self.not_set_text(&error))?;
             if !applied.is_exact() {
-                self.push_flag(format!("{} should be {mode:?} and is {:?}", knob.label(), applied.actual));
+                self.push_flag(format!("{} should be {mode:?}, but is {:?}", knob.label(), applied.actual));
             }
         }
         Ok(())
@@ -110,7 +110,7 @@ impl TrialSettings {
         let sizes = thp.ok().map(|thp| thp.sizes).unwrap_or_default();
         let sizes: Vec<String> = sizes.iter().map(|size| size::format_argument(size.size)).collect();
         match sizes.is_empty() {
-            true => format!("{error}; hint: sizes of mTHP require Linux 6.8"),
+            true => format!("{error}; hint: use Linux 6.8 or later for mTHP sizes"),
             false => format!("{error}; expected one of {}", sizes.join(", ")),
         }
     }
@@ -145,7 +145,10 @@ impl TrialSettings {
                 .map_err(|absence| format!("memory_limit: {}: {}", absence.source, absence.reason()))?;
             // The kernel rounds down to whole pages.
             if kernel_limit > limit || limit.0 - kernel_limit.0 > limit.0 / 100 {
-                self.push_flag(format!("memory_limit should be {} bytes and is {}", limit.0, kernel_limit.0));
+                self.push_flag(format!(
+                    "memory_limit should be {} bytes, but is {}",
+                    limit.0, kernel_limit.0
+                ));
             }
         }
         Ok(())
@@ -170,13 +173,13 @@ impl TrialSettings {
         let Some(group) = self.limited_cgroup() else { return Ok(()) };
         match group.limit_swap(limit) {
             Ok(got) if got > limit || limit.0 - got.0 > limit.0 / 100 => {
-                self.push_flag(format!("swap should be {} bytes and is {}", limit.0, got.0));
+                self.push_flag(format!("swap should be {} bytes, but is {}", limit.0, got.0));
             }
             Ok(_) => {}
             // Without swap on the machine there is nothing to limit.
             Err(_) if limit.0 == 0 && !has_swap() => {}
             Err(absence) => self.push_flag(format!(
-                "swap should be at most {} bytes, and the cgroup has no swap limit: {}: {}",
+                "swap should be at most {} bytes, but the cgroup has no swap limit: {}: {}",
                 limit.0,
                 absence.source,
                 absence.reason()
@@ -193,7 +196,7 @@ impl TrialSettings {
             Reserve::from_total_memory(total).headroom(read_available_memory().unwrap_or_default());
         if hog.size > memory_for_workload {
             return Err(format!(
-                "hog: it needs {}, and {} is available above the reserve",
+                "hog: it needs {}, but only {} is available above the reserve",
                 size::format_bytes(hog.size),
                 size::format_bytes(memory_for_workload)
             ));

@@ -80,7 +80,7 @@ fn parse_summary(text: &str) -> Result<SupervisorSummary, SummaryError> {
     let missing = |why: String| SummaryError::Missing(format!("its supervisor's summary {why}"));
     let json: Value = serde_json::from_str(text).map_err(|error| missing(format!("is not JSON: {error}")))?;
     if let Some(failure) = json.get("failure").filter(|failure| !failure.is_null()) {
-        let message = failure.get("message").and_then(Value::as_str).unwrap_or("it states no reason");
+        let message = failure.get("message").and_then(Value::as_str).unwrap_or("no reason given");
         return Err(SummaryError::Failed(message.to_owned()));
     }
     let number = |of: &Value, key: &str| of.get(key).and_then(Value::as_u64);
@@ -138,14 +138,12 @@ pub(super) fn add_measures(
     let reason_text = if reason.is_empty() { String::new() } else { format!(": {reason}") };
     let (kind, text) = match summary.regions {
         Some((wanted, 0)) if wanted > 0 => {
-            (Flag::NO_HUGE_PAGES, format!("none of {wanted} planned regions was on huge pages"))
+            (Flag::NO_HUGE_PAGES, format!("none of the {wanted} planned regions was on huge pages"))
         }
         Some((wanted, got)) if got < wanted => {
             (Flag::PLAN_PARTLY, format!("{got} of {wanted} planned regions were on huge pages"))
         }
-        _ if summary.huge_bytes == Some(0) => {
-            (Flag::NO_HUGE_PAGES, "no huge page was found in any scan".to_owned())
-        }
+        _ if summary.huge_bytes == Some(0) => (Flag::NO_HUGE_PAGES, "no scan found a huge page".to_owned()),
         _ => return,
     };
     flag(kind, format!("{text}{reason_text}"));
@@ -155,9 +153,9 @@ pub(super) fn add_measures(
 /// the front end alone.
 pub(super) fn mark_not_waited_for(measures: &mut [Measure]) {
     for measure in measures.iter_mut().filter(|measure| measure.source.starts_with("rusage of wait4")) {
-        let detail = "the supervisor waits for the program, and was not waited for";
+        let detail = "it covers only the front end, not the supervisor and the program";
         let absence = Absence::new("wait4", AbsenceReason::NotThere, detail);
-        measure.value = Err(absence.with_hint("a cgroup (root) counts CPU time and faults"));
+        measure.value = Err(absence.with_hint("run as root: a cgroup counts CPU time and faults"));
     }
 }
 
@@ -169,7 +167,7 @@ fn correct_huge_measure(bytes: Option<u64>, measures: &mut [Measure]) {
         && measure.value.as_ref().is_ok_and(|known| *known < bytes)
     {
         measure.value = Ok(bytes);
-        std::sync::Arc::make_mut(&mut measure.head).source.push_str("; scans of pagelab apply");
+        std::sync::Arc::make_mut(&mut measure.head).source.push_str("; scans by pagelab apply");
     }
 }
 
@@ -208,7 +206,7 @@ mod tests {
         assert_eq!(value(measures::PLAN_CPU), Some(3e6));
         assert_eq!(value(measures::HUGE_BYTES), Some(14680064.0), "the closer look counts");
         let none = SUMMARY.replace("\"allocated\":7", "\"allocated\":0");
-        assert!(summarize(&none, &plan).0[0].starts_with("no huge pages: none of 8"));
+        assert!(summarize(&none, &plan).0[0].starts_with("no huge pages: none of the 8"));
         assert!(summarize(&SUMMARY.replace("\"allocated\":7", "\"allocated\":8"), &plan).0.is_empty());
         assert!(summarize("x", &plan).0[0].starts_with("huge pages unseen"));
     }
@@ -241,7 +239,7 @@ mod tests {
         let nothing =
             SUMMARY.replace("\"requested\":8,\"allocated\":7", "\"requested\":null,\"allocated\":null");
         let all = summarize(&nothing.replace("14680064", "0"), &recipe::SupervisedPlan::All).0;
-        assert!(all[0].starts_with("no huge pages: no huge page was found"), "{all:?}");
+        assert!(all[0].starts_with("no huge pages: no scan found a huge page"), "{all:?}");
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub fn describe_load() -> String {
         // A kernel without PSI (before 4.20) has the load alone.
         if let Ok(pressure) = reader.parse(path, pressure::parse) {
             let percent = pressure.some.avg10_centipercent as f64 / 100.0;
-            text.push_str(&format!(", waiting for {name} {percent:.0} %"));
+            text.push_str(&format!(", {name} pressure {percent:.0} %"));
         }
     }
     text

@@ -66,8 +66,8 @@ impl TrialWarming {
         let warmed_source = "pagelab, before the gate opened";
         push_measure("warm.bytes", Unit::BYTES, Ok(warmed.warmed.0), warmed_source);
         push_measure("warm.cpu", Unit::NANOSECONDS, Ok(warmed.cpu_ns), warmed_source);
-        let small_source =
-            "buddyinfo: free in blocks below a huge page, not warmed; cold if a reported block was split";
+        let small_source = "buddyinfo: free memory in blocks smaller than a huge page, not warmed; cold if \
+            split from a reported block";
         push_measure("warm.small", Unit::BYTES, Ok(warmed.in_small_blocks.0), small_source);
         let reported_source = "kpageflags: free memory reclaimed by the host before warming";
         push_measure("warm.reported", Unit::BYTES, reported.map(|bytes| bytes.0), reported_source);
@@ -79,20 +79,24 @@ impl TrialWarming {
         let peak = peak.filter(|&peak| peak > 0.0)?;
         let cold = peak - warmed;
         if let Some(why) = self.result.shortfall_reason.as_ref().filter(|_| cold > peak * COLD_SHARE_MAX) {
-            return Some(format!("{} of {} was warmed before it: {why}", amount(warmed), amount(peak)));
+            return Some(format!(
+                "{} of {} was warmed before the trial: {why}",
+                amount(warmed),
+                amount(peak)
+            ));
         }
         if peak - wanted > peak * COLD_SHARE_MAX {
             let size_source = self.size_source;
             return Some(format!(
-                "{} of {} was warmed before it, size from {size_source}",
+                "{} of {} was warmed before the trial, size from {size_source}",
                 amount(wanted),
                 amount(peak)
             ));
         }
         (late_bytes > peak * COLD_SHARE_MAX).then(|| {
             format!(
-                "{} of {} was touched later than 2 s after its start, when the host had reclaimed free \
-                 memory again",
+                "{} of {} was touched more than 2 s after the start, when the host had reclaimed free memory \
+                again",
                 amount(late_bytes),
                 amount(peak)
             )
@@ -156,11 +160,14 @@ mod tests {
         assert_eq!(warming_shortfall(100, 100, None, 100.0, 0.0), None);
         assert_eq!(warming_shortfall(100, 95, Some("reserve"), 100.0, 0.0), None);
         let reserve = warming_shortfall(100, 50, Some("reserve"), 100.0, 0.0);
-        assert_eq!(reserve.as_deref(), Some("50 MiB of 100 MiB was warmed before it: reserve"));
+        assert_eq!(reserve.as_deref(), Some("50 MiB of 100 MiB was warmed before the trial: reserve"));
         // The rest is in smaller blocks, of which nothing is known.
         assert_eq!(warming_shortfall(100, 50, None, 100.0, 0.0), None);
         let bound = warming_shortfall(100, 100, None, 300.0, 0.0);
-        assert_eq!(bound.as_deref(), Some("100 MiB of 300 MiB was warmed before it, size from a bound"));
+        assert_eq!(
+            bound.as_deref(),
+            Some("100 MiB of 300 MiB was warmed before the trial, size from a bound")
+        );
         assert!(
             warming_shortfall(400, 400, None, 300.0, 200.0)
                 .is_some_and(|text| text.starts_with("200 MiB of 300"))

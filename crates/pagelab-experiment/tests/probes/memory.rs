@@ -31,7 +31,7 @@ fn each_page_is_one_fault() {
     assert_eq!(minor, outcome.rusage.minflt as f64);
     for name in ["ixrss", "idrss", "isrss", "nswap", "msgsnd", "msgrcv", "nsignals"] {
         let absence = outcome.reading(&format!("rusage.{name}")).unwrap_err();
-        assert_eq!(absence.reason(), "Linux never fills this field of rusage");
+        assert_eq!(absence.reason(), "Linux does not maintain this rusage field");
     }
     assert!(outcome.value("vmstat.pgfault") >= pages);
     if let Ok(counted) = outcome.reading("counter.minor-faults") {

@@ -241,18 +241,14 @@ mod tests {
         changed(
             "Normal 9 3\n",
             "Normal 9 3 1 1\n",
-            "1: f:12: zone Normal has more counts than the header lists migratetypes",
+            "1: f:12: zone Normal has more counts than the header has migratetypes",
         );
         changed(
             "Normal 9 3\n",
             "Normal\n",
-            "1: f:12: `Node 0, zone   Normal` is not `Node N, zone NAME counts…`",
+            "1: f:12: expected `Node N, zone NAME counts…`, found `Node 0, zone   Normal`",
         );
-        changed(
-            "Node 0, zone   Normal 9 3\n",
-            "",
-            "1: f:7: zone Normal has no row in the table of pageblocks",
-        );
+        changed("Node 0, zone   Normal 9 3\n", "", "1: f:7: zone Normal has no row in the pageblock table");
         changed("Node 0, zone      DMA 1 7\n", "Nodx\n", "1: f:11: `Nodx` is neither a row nor a header");
         changed(
             "Node    0, zone   Normal, type      Movable 7 8 9\n",
@@ -268,7 +264,7 @@ mod tests {
             NODE.lines().filter(|line| line.starts_with("Node")).map(|line| format!("{line}\n")).collect();
         check(
             &rows,
-            "1: f:1: `Node    0, zone      DMA, type    Unmovable 1 2 3` is before the header of its table",
+            "1: f:1: `Node    0, zone      DMA, type    Unmovable 1 2 3` precedes the header of its table",
         );
         let blocks = &NODE[NODE.find("Number").unwrap()..];
         check(blocks, "1: 0 rows of 2, 2 blocks");

@@ -62,10 +62,8 @@ pub fn read_perf_data(
             session.read_records(input, PIPE_HEADER, None)?;
             Ok((session.info, session.summary))
         }
-        FileForm::Obsolete => {
-            Err(error_at(0, "written by a perf of 2009 or 2010, whose format is not supported"))
-        }
-        FileForm::Unknown => Err(error_at(0, "it does not start with PERFILE2, as files of perf record do")),
+        FileForm::Obsolete => Err(error_at(0, "the perf.data format of 2009 and 2010 is not supported")),
+        FileForm::Unknown => Err(error_at(0, "not a perf.data file: it does not start with PERFILE2")),
     }
 }
 
@@ -94,7 +92,7 @@ fn read_section(
     section_name: &str,
 ) -> Result<Vec<u8>, ParseError> {
     if bytes > SECTION_MAX {
-        let problem = format!("{section_name} has {bytes} bytes, more than the {SECTION_MAX} that are read");
+        let problem = format!("{section_name} has {bytes} bytes, more than the limit of {SECTION_MAX}");
         return Err(error_at(offset, problem));
     }
     let mut read = Vec::new();
@@ -102,12 +100,12 @@ fn read_section(
         let old = read.len();
         let from = offset
             .checked_add(old as u64)
-            .ok_or_else(|| error_at(offset, format!("{section_name} is beyond any file")))?;
+            .ok_or_else(|| error_at(offset, format!("{section_name}: offset out of range")))?;
         read.resize(old + CHUNK_BYTES.min(bytes - old as u64) as usize, 0);
         let count = input.read_at(from, &mut read[old..]).map_err(|problem| error_at(from, problem))?;
         read.truncate(old + count);
         if count == 0 {
-            return Err(error_at(from, format!("the file ends within {section_name}")));
+            return Err(error_at(from, format!("the file ends in the middle of {section_name}")));
         }
     }
     Ok(read)
@@ -122,10 +120,10 @@ fn read_file(
     let head = read_section(input, 0, FILE_HEADER, "the header")?;
     let header_error = |what: &str| error_at(8, format!("invalid {what} in the header"));
     let attr_bytes = endian.u64(&head, 16).filter(|bytes| (80..=CHUNK_BYTES).contains(bytes));
-    let attr_bytes = attr_bytes.ok_or_else(|| header_error("size of an event"))?;
-    let attrs = Section::parse(&head, 24, endian).ok_or_else(|| header_error("list of events"))?;
-    let data = Section::parse(&head, 40, endian).ok_or_else(|| header_error("position of the data"))?;
-    let data_end = data.end().ok_or_else(|| header_error("position of the data"))?;
+    let attr_bytes = attr_bytes.ok_or_else(|| header_error("event attribute size"))?;
+    let attrs = Section::parse(&head, 24, endian).ok_or_else(|| header_error("event list offset"))?;
+    let data = Section::parse(&head, 40, endian).ok_or_else(|| header_error("data section"))?;
+    let data_end = data.end().ok_or_else(|| header_error("data section"))?;
     let mut session = ReadSession::new(endian, decompress, visit);
     if attrs.bytes / attr_bytes > EVENTS_MAX {
         return Err(error_at(attrs.offset, format!("more than {EVENTS_MAX} events")));
@@ -135,7 +133,7 @@ fn read_file(
         let read =
             || Some((PerfEventAttr::parse(entry, endian)?, Section::parse(entry, entry.len() - 16, endian)?));
         let (attr, ids) = read().ok_or_else(|| error_at(attrs.offset, "truncated event"))?;
-        let ids = read_section(input, ids.offset, ids.bytes, "the numbers of an event")?;
+        let ids = read_section(input, ids.offset, ids.bytes, "the IDs of an event")?;
         session.add_event(attr, &ids);
     }
     // A killed perf leaves 0: then the records extend to the end, and nothing follows them.

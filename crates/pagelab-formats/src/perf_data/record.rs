@@ -163,12 +163,15 @@ impl Decoder {
             record_type::MMAP | record_type::MMAP2 => (self.decode_mapping(record, kind), "a mapping"),
             record_type::COMM => (self.decode_comm(record), "a name"),
             record_type::FORK | record_type::EXIT => {
-                (self.decode_fork_or_exit(record, kind), "a fork or exit")
+                (self.decode_fork_or_exit(record, kind), "a fork or exit event")
             }
-            record_type::LOST => (self.read_u64(record, 1).map(|records| Event::Lost { records }), "a loss"),
-            record_type::LOST_SAMPLES => {
-                (self.read_u64(record, 0).map(|samples| Event::LostSamples { samples }), "a loss of samples")
+            record_type::LOST => {
+                (self.read_u64(record, 1).map(|records| Event::Lost { records }), "a lost-records count")
             }
+            record_type::LOST_SAMPLES => (
+                self.read_u64(record, 0).map(|samples| Event::LostSamples { samples }),
+                "a lost-samples count",
+            ),
             record_type::THROTTLE => (Some(Event::Throttled), ""),
             _ => return Ok(None),
         };
@@ -235,7 +238,7 @@ impl Decoder {
 
     fn decode_sample(&self, record: &[u8], offset: u64) -> DecodeResult {
         let event = match &self.attrs[..] {
-            [] => return Err(error_at(offset, "a sample before any event")),
+            [] => return Err(error_at(offset, "a sample before the first event definition")),
             [_] => Some(0),
             [first, ..] => {
                 match first.id_offset().and_then(|place| self.endian.u64(record, HEADER_BYTES + place)) {

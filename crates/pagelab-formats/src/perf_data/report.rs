@@ -64,11 +64,12 @@ pub fn parse_report(text: &[u8]) -> Result<Report, ParseError> {
         }
         let tlb = cell(columns.tlb);
         let text = tlb.trim().as_bytes();
-        let tlb = DataSource::from_words(&tlb)
-            .ok_or_else(|| to_error(format!("`{}` is not a TLB column of perf", to_printable(text))))?;
+        let tlb = DataSource::from_words(&tlb).ok_or_else(|| {
+            to_error(format!("`{}` is not a TLB value that perf prints", to_printable(text)))
+        })?;
         let samples = cell(columns.samples);
         let samples = samples.trim().parse().map_err(|_| {
-            to_error(format!("`{}`: expected a number of samples", to_printable(samples.trim().as_bytes())))
+            to_error(format!("`{}`: expected a sample count", to_printable(samples.trim().as_bytes())))
         })?;
         let data = cell(columns.data);
         let address = data.split_whitespace().find_map(|word| word.strip_prefix("0x"));
@@ -77,7 +78,10 @@ pub fn parse_report(text: &[u8]) -> Result<Report, ParseError> {
     }
     match columns {
         Some(_) => Ok(report_read),
-        None => Err(ParseError::for_input("text of perf report", "no table in it: `# Overhead  Samples …`")),
+        None => Err(ParseError::for_input(
+            "output of perf report",
+            "no table found; expected `# Overhead  Samples …`",
+        )),
     }
 }
 
@@ -99,7 +103,7 @@ impl Columns {
         };
         Ok(Columns {
             tlb: needed("TLB access", "print it with perf mem report --stdio")?,
-            samples: needed("Samples", "use perf report -n; weights are not counts")?,
+            samples: needed("Samples", "use perf report -n; weights are not sample counts")?,
             data: needed("Data Symbol", "print it with perf mem report --stdio, sort key symbol_daddr")?,
         })
     }
@@ -139,9 +143,9 @@ mod tests {
             let error = parse_report(text.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(message), "{error}");
         };
-        check(&TABLE.replace("     Samples", "Local Weight"), "weights are not counts");
+        check(&TABLE.replace("     Samples", "Local Weight"), "weights are not sample counts");
         check(&TABLE.replace("TLB access", "Snoop     "), "no column `TLB access`");
         check("# nothing\n", "no table");
-        check(&TABLE.replace("L2 miss\n", "L3 miss\n"), ":8: `L3 miss` is not a TLB column");
+        check(&TABLE.replace("L2 miss\n", "L3 miss\n"), ":8: `L3 miss` is not a TLB value");
     }
 }

@@ -62,18 +62,19 @@ pub fn parse_script(text: &[u8]) -> Result<Script, ParseError> {
             continue;
         };
         let tlb = DataSource::from_words(column).ok_or_else(|| {
-            let problem = format!("`{}` is not a TLB column of perf", to_printable(column.as_bytes()));
+            let problem =
+                format!("`{}` is not a TLB value that perf prints", to_printable(column.as_bytes()));
             ParseError::at_line(FORMAT, number, problem)
         })?;
         script_read.samples.push(parse_sample(head, tlb, parse_weight(words)).ok_or_else(|| {
-            let problem = "no data_src in hexadecimal before `|OP`: print it with -F +addr,+data_src";
+            let problem = "no hexadecimal data_src before `|OP`; hint: use perf script -F +addr,+data_src";
             ParseError::at_line(FORMAT, number, problem)
         })?);
     }
     if script_read.samples.is_empty() {
-        let problem = "no line with a data source (`|OP LOAD|…|TLB …|`): is it of perf mem record, printed \
-                       with perf script -F +addr,+data_src?";
-        return Err(ParseError::for_input("text of perf script", problem));
+        let problem = "no data sources found (`|OP LOAD|…|TLB …|`); hint: record with perf mem record, print \
+                       with perf script -F +addr,+data_src";
+        return Err(ParseError::for_input("output of perf script", problem));
     }
     Ok(script_read)
 }
@@ -162,9 +163,9 @@ mod tests {
             let error = parse_script(text.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(message), "{error}");
         };
-        check("ls 2 page-faults: 7f56ff78bcb8\n", "no line with a data source");
-        check("ls e: 10 6 |OP LOAD|TLB L9 hit|\n", ":1: `L9 hit` is not a TLB column");
-        check("ls e: xyz |OP LOAD|TLB L2 hit|\n", "no data_src");
+        check("ls 2 page-faults: 7f56ff78bcb8\n", "no data sources found");
+        check("ls e: 10 6 |OP LOAD|TLB L9 hit|\n", ":1: `L9 hit` is not a TLB value");
+        check("ls e: xyz |OP LOAD|TLB L2 hit|\n", "no hexadecimal data_src");
     }
 
     /// Lines that others published with their patches of perf, recorded on machines that we have not: AMD IBS

@@ -72,7 +72,10 @@ impl BufferedInput<'_> {
         while bytes > 0 {
             let there = self.fill_to(1)? as u64;
             if there == 0 {
-                return Err(error_at(self.offset(), format!("{bytes} bytes are missing at the end")));
+                return Err(error_at(
+                    self.offset(),
+                    format!("truncated: {bytes} bytes are missing at the end"),
+                ));
             }
             let step = there.min(bytes);
             self.next += step as usize;
@@ -136,7 +139,7 @@ impl<'a, 'u> ReadSession<'a, 'u> {
                 false => size,
             };
             if size < HEADER_BYTES {
-                return Err(error_at(offset, format!("invalid record of {size} bytes")));
+                return Err(error_at(offset, format!("invalid record size of {size} bytes")));
             }
             let there = buffered.fill_to(size)?;
             if there < size {
@@ -148,7 +151,10 @@ impl<'a, 'u> ReadSession<'a, 'u> {
             buffered.skip(behind)?;
         }
         if !self.decompressed.is_empty() && !self.summary.is_unfinished {
-            return Err(error_at(buffered.offset(), "the last packed record ends within a record"));
+            return Err(error_at(
+                buffered.offset(),
+                "the last compressed record ends in the middle of a record",
+            ));
         }
         let ReadSession { queue, info: about, visit, summary: tally, .. } = self;
         queue.finish(&mut |event| visit(about, event));
@@ -161,7 +167,7 @@ impl<'a, 'u> ReadSession<'a, 'u> {
         let offset = buffered.offset();
         let short = buffered.end.map_or(left > 0, |end| offset + left as u64 != end || left > 0);
         if short && !self.summary.is_unfinished {
-            let missing = "the file ends within its records: it is truncated, or perf was killed";
+            let missing = "the data section ends early: the file is truncated, or perf was killed";
             return Err(error_at(offset + left as u64, missing));
         }
         Ok(())
@@ -186,7 +192,8 @@ impl<'a, 'u> ReadSession<'a, 'u> {
             record_type::COMPRESSED2 => {
                 let bytes = endian.u64(record, HEADER_BYTES).and_then(|bytes| usize::try_from(bytes).ok());
                 let data = bytes.and_then(|bytes| record.get(HEADER_BYTES + 8..)?.get(..bytes));
-                let data = data.ok_or_else(|| error_at(offset, "a compressed record with a wrong length"))?;
+                let data =
+                    data.ok_or_else(|| error_at(offset, "compressed record with an invalid length"))?;
                 self.handle_compressed(data, offset)?;
             }
             record_type::AUXTRACE => {
@@ -295,7 +302,10 @@ impl<'a, 'u> ReadSession<'a, 'u> {
                 let carries = [record_type::COMPRESSED, record_type::COMPRESSED2, record_type::AUXTRACE]
                     .contains(&kind);
                 if size < HEADER_BYTES || carries || kind == record_type::HEADER_TRACING_DATA {
-                    return Err(error_at(offset, format!("a packed record of kind {kind} and {size} bytes")));
+                    return Err(error_at(
+                        offset,
+                        format!("invalid record in compressed data: type {kind}, {size} bytes"),
+                    ));
                 }
                 let Some((record, behind)) = rest.split_at_checked(size) else { break };
                 self.handle_plain_record(record, kind, offset)?;
@@ -307,7 +317,7 @@ impl<'a, 'u> ReadSession<'a, 'u> {
                 (true, _, DECOMPRESSED_CHUNK_BYTES) => {}
                 (true, ..) => return Ok(()),
                 (false, 0, 0) => {
-                    return Err(error_at(offset, format!("a {FORMAT} record that cannot be unpacked")));
+                    return Err(error_at(offset, format!("corrupt {FORMAT} record: decompression failed")));
                 }
                 (false, ..) => {}
             }
@@ -316,7 +326,7 @@ impl<'a, 'u> ReadSession<'a, 'u> {
 }
 
 fn truncated_error(offset: u64) -> ParseError {
-    error_at(offset, "a record too short for its type")
+    error_at(offset, "record too short for its type")
 }
 
 pub(super) fn truncated_feature(feature: u64) -> String {

@@ -159,22 +159,22 @@ fn lies_are_named() {
     let with = |data: &Words| file(little, data);
     let long = Words::new(little).record(9, 2, &sample(little, 1 << 40));
     check(&with(&long), "byte 216: truncated sample of 80 bytes");
-    check(&with(&Words::new(little).u64s(&[9, 0])), "byte 216: invalid record of 0 bytes");
+    check(&with(&Words::new(little).u64s(&[9, 0])), "byte 216: invalid record size of 0 bytes");
     let mut big = with(&records(little));
     big[32..40].copy_from_slice(&(10u64 << 30).to_le_bytes());
     check(&big, "more than 8192 events");
     let mut far = with(&records(little));
     far[24..32].copy_from_slice(&(1u64 << 62).to_le_bytes());
-    check(&far, "the file ends within the list of events");
+    check(&far, "the file ends in the middle of the list of events");
     check(b"PERFFILE and so on", "2009");
     check(b"#!/bin/sh\necho hello\n", "does not start with PERFILE2");
     let nested = Words::new(little).record(81, 0, &records(little));
     let twice = Words::new(little).record(81, 0, &nested);
-    check(&with(&twice), "a packed record of kind 81");
+    check(&with(&twice), "invalid record in compressed data: type 81");
     let trace = Words::new(little).record(71, 0, &Words::new(little).u64s(&[10 << 30, 0, 0, 0, 0]));
     check(&with(&trace), "bytes are missing at the end");
     let half = Words::new(little).record(81, 0, &Words::new(little).u64s(&[9]));
-    check(&with(&half), "a packed record of kind 9 and 0 bytes");
+    check(&with(&half), "invalid record in compressed data: type 9, 0 bytes");
 }
 
 #[test]

@@ -86,17 +86,17 @@ fn malformed_plans_are_rejected_with_their_line() {
     for (text, expected) in [
         (String::new(), "p: not a plan: expected a line `pagelab-plan = 1`"),
         ("a = \n".to_owned(), "p:1: "),
-        ("pagelab-plan = 2\n".to_owned(), "p:1: a plan of version 2"),
+        ("pagelab-plan = 2\n".to_owned(), "p:1: unsupported plan version 2"),
         ("pagelab-plan = 1\n".to_owned(), "p: the plan is empty"),
         ("pagelab-plan = 1\naddresses = []\n".to_owned(), "p: the plan is empty"),
         ("pagelab-plan = 1\n\nsauce = 1\n".to_owned(), "p:3: unknown key `sauce`"),
         ("pagelab-plan = 1\nsource = \"guess\"".to_owned(), "p:2: source: expected one of exact"),
-        ("addresses = [\n 0,\n 4097]\n".to_owned(), "p:3: 0x1001 is not the first byte"),
+        ("addresses = [\n 0,\n 4097]\n".to_owned(), "p:3: 0x1001 is not aligned"),
         ("addresses = [-1]\n".to_owned(), "p:1: expected an integer"),
         ("addresses = [0]\npage = \"3M\"".to_owned(), "p:2: page: 3145728 bytes"),
         ("addresses = [0]\npage = \"2X\"".to_owned(), "p:2: page: "),
         ("addresses = 0\n".to_owned(), "p:1: expected a list"),
-        ("0\n7\n".to_owned(), "p:2: 0x7 is not the first byte"),
+        ("0\n7\n".to_owned(), "p:2: 0x7 is not aligned"),
         ("0\nx\n".to_owned(), "p:2: \"x\": expected"),
         (
             "pagelab-plan = 1\npredicted = { speedup = 1.2345, all = 1, share = 0 }".to_owned(),
@@ -106,11 +106,11 @@ fn malformed_plans_are_rejected_with_their_line() {
         (mapping(""), "p:3: kind is missing"),
         (mapping("kind = \"file\"\n"), "p:3: file is missing"),
         (mapping("kind = \"attic\"\n"), "p:4: kind: expected one of"),
-        (mapping("kind = \"heap\"\nregions = [\n{ offset = 1 },\n]"), "p:6: offset: 0x1 is not the first"),
+        (mapping("kind = \"heap\"\nregions = [\n{ offset = 1 },\n]"), "p:6: offset: 0x1 is not aligned"),
         (mapping("kind = \"heap\"\nregions = [{ page = \"2M\" }]"), "p:5: offset is missing"),
         (
             mapping("kind = \"heap\"\nregions = [{ offset = 0 }, { offset = 0 }]"),
-            "p:5: regions: two regions at",
+            "p:5: regions: overlapping regions at",
         ),
         (
             mapping("kind = \"heap\"\nstart = 0x200000\nregions = [{ offset = 0xffffffffffe00000 }]"),
@@ -118,7 +118,7 @@ fn malformed_plans_are_rejected_with_their_line() {
         ),
         (mapping("kind = \"heap\"\ncells = [[0, 1]]"), "p:5: cells: expected [offset"),
         (mapping("kind = \"heap\"\ncells = [[0, 2, 1], [1, 1, 1]]"), "p:5: cells: expected ascending"),
-        (mapping("kind = \"heap\"\nnth = 4294967296"), "p:5: nth: more"),
+        (mapping("kind = \"heap\"\nnth = 4294967296"), "p:5: nth: exceeds"),
     ] {
         let message = parse(text.as_bytes(), HUGE).expect_err(&text).message_in_file("p");
         assert!(message.starts_with(expected), "{text}\n{message}");
@@ -127,6 +127,6 @@ fn malformed_plans_are_rejected_with_their_line() {
         parse(b"pagelab-plan = 1\n# \xff", HUGE)
             .unwrap_err()
             .message_in_file("p")
-            .starts_with("p:2: not UTF-8")
+            .starts_with("p:2: not valid UTF-8")
     );
 }

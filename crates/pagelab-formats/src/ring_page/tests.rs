@@ -145,9 +145,9 @@ fn layouts_are_read_and_strange_ones_refused() {
     assert_eq!((layout().with_page_bytes(16), layout().with_page_bytes(u32::MAX)), (None, None));
     for (from, to, said) in [
         ("commit", "promise", "no `timestamp`"),
-        ("offset:16", "offset:9", "unknown layout of the ring buffer page"),
-        ("offset:0", "offset:4", "unknown layout of the ring buffer page"),
-        ("size:8;\tsigned:0", "size:x;\tsigned:0", "is not `TYPE NAME"),
+        ("offset:16", "offset:9", "unsupported layout of the ring buffer page"),
+        ("offset:0", "offset:4", "unsupported layout of the ring buffer page"),
+        ("size:8;\tsigned:0", "size:x;\tsigned:0", "expected `TYPE NAME"),
     ] {
         let text = std::str::from_utf8(SAMPLE_HEADER_PAGE).unwrap().replace(from, to);
         let error = parse_header_page(text.as_bytes()).unwrap_err().message_in_file("f");

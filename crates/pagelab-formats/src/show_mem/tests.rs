@@ -93,7 +93,7 @@ fn a_log_may_hold_several_reports_and_only_the_one_that_is_read_must_be_whole() 
 fn counts_up_to_two_to_the_64_are_added_without_overflow() {
     let all = reports("Node 0 Normal: 18446744073709551615*4kB 0*8kB = 5kB\n");
     let error = all[0].as_ref().unwrap_err();
-    assert!(error.contains("add up to 73786976294838206460 kB, the printed total is 5 kB"), "{error}");
+    assert!(error.contains("add up to 73786976294838206460 kB, but the printed total is 5 kB"), "{error}");
 }
 
 #[test]
@@ -101,22 +101,22 @@ fn bad_lines_are_named() {
     let cases = [
         (
             "DMA: 1*4kB 1*8kB = 12kB\nNode 0 Normal: 1*4kB = 4kB\n",
-            "bug.txt:2: zone Normal has 1 counts, line 1 has 2 orders: one of the lines is truncated",
+            "bug.txt:2: zone Normal has 1 counts, but line 1 has 2: one of the lines is truncated",
         ),
         (
             "DMA: 1*4kB 1*8kB = 12kB\nNormal: 1*4kB 3*8k\n",
-            "bug.txt:2: zone Normal has 1 counts, line 1 has 2 orders: one of the lines is truncated",
+            "bug.txt:2: zone Normal has 1 counts, but line 1 has 2: one of the lines is truncated",
         ),
         (
             "DMA: 1*4kB 1*8kB = 12kB\nNode 0 Normal:\n",
-            "bug.txt:2: zone Normal has 0 counts, line 1 has 2 orders: one of the lines is truncated",
+            "bug.txt:2: zone Normal has 0 counts, but line 1 has 2: one of the lines is truncated",
         ),
         ("DMA: 1*4kB 1*8kB\n", "bug.txt:1: zone DMA has no total: the line is truncated or wrapped"),
         ("DMA: 1*4kB 1*8kB = 12\n", "bug.txt:1: zone DMA has no total: the line is truncated or wrapped"),
         ("DMA: 1*\n", "bug.txt:1: zone DMA has no counts: the line is truncated"),
         (
             "DMA: 1*4kB 1*8kB = 13kB\n",
-            "bug.txt:1: zone DMA: the blocks add up to 12 kB, the printed total is 13 kB",
+            "bug.txt:1: zone DMA: the blocks add up to 12 kB, but the printed total is 13 kB",
         ),
         ("DMA: 1*4kB 1*16kB = 20kB\n", "bug.txt:1: zone DMA: blocks of order 1 are 16 kB, not 8 kB"),
         (
@@ -125,11 +125,11 @@ fn bad_lines_are_named() {
         ),
         (
             "DMA: 1*4kB -1*8kB 0*16kB = 9kB\n",
-            "bug.txt:1: zone DMA: `-1*8kB` is not a count of blocks (such as 71*4kB)",
+            "bug.txt:1: zone DMA: `-1*8kB` is not a block count (such as 71*4kB)",
         ),
         (
             "DMA: 1*4kB = 4kB\nNormal: 1*16kB = 16kB\n",
-            "bug.txt:2: zone Normal has pages of 16 kB, line 1 has pages of 4 kB",
+            "bug.txt:2: zone Normal has pages of 16 kB, but line 1 has pages of 4 kB",
         ),
         ("Node 0 DMA: empty\n", "bug.txt:1: all zones of this report are empty"),
     ];

@@ -35,7 +35,7 @@ fn wait_for_device(description: &str, folder: &str, file: &str, text: &str) -> R
             return Ok(device);
         }
         if start.elapsed() > DEVICE_TIMEOUT {
-            return Err(format!("no {description}"));
+            return Err(format!("{description} not found"));
         }
         std::thread::sleep(Duration::from_millis(5));
     }

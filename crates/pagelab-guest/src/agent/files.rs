@@ -72,7 +72,7 @@ impl FileSender<'_> {
         for entry in entries {
             match entry.to_str() {
                 Some(text) => self.send_entry(&path.join(text), &format!("{name}/{text}"), depth + 1),
-                None => self.report_not_sent(&path.join(entry), "its name is not text"),
+                None => self.report_not_sent(&path.join(entry), "its name is not valid UTF-8"),
             }
         }
         Ok(())

@@ -98,7 +98,9 @@ impl LinkState {
                 self.drain();
                 (self.file, self.next_packet_number, self.is_serial) = (port, 0, false);
             }
-            Err(why) => self.send(&AgentMessage::Note(format!("using the slow serial line: {why}"))),
+            Err(why) => {
+                self.send(&AgentMessage::Note(format!("falling back to the slow serial line: {why}")))
+            }
         }
     }
 

@@ -80,10 +80,10 @@ fn mount_at(kind: &str, mount_point: &str, data: &str) -> Result<(), String> {
 /// Makes the disk a swap area with the page size of this machine, and uses it.
 fn enable_swap() -> Result<(), String> {
     let device = find_disk(SWAP_SERIAL)?;
-    let to_error = |error: std::io::Error| format!("cannot swap to {}: {error}", device.display());
+    let to_error = |error: std::io::Error| format!("cannot use {} for swap: {error}", device.display());
     let file = File::options().read(true).write(true).open(&device).map_err(to_error)?;
     let bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|e| to_error(e.into()))?;
-    let page_size = PageSize::new(rustix::param::page_size() as u64).ok_or("the page size is invalid")?;
+    let page_size = PageSize::new(rustix::param::page_size() as u64).ok_or("invalid page size")?;
     let header = swap::header_page(Bytes(bytes), page_size, "").ok_or("the swap disk is too small")?;
     file.write_all_at(&header, 0).map_err(to_error)?;
     file.sync_all().map_err(to_error)?;
@@ -111,9 +111,7 @@ fn create_cgroup(config: CgroupConfig) -> Result<Option<PathBuf>, String> {
             let memory_cgroup = root.join("memory");
             fs::create_dir(&memory_cgroup).map_err(to_error(&memory_cgroup))?;
             mount_at("cgroup", &memory_cgroup.to_string_lossy(), "memory").map_err(|why| {
-                format!(
-                    "{why}; hint: this kernel may have no memory controller of version 1: use --cgroup v2"
-                )
+                format!("{why}; hint: use --cgroup v2; this kernel may lack the cgroup v1 memory controller")
             })?;
             (memory_cgroup, "memory.limit_in_bytes")
         }

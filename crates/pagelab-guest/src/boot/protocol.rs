@@ -87,15 +87,14 @@ impl ProtocolState {
         let Some(receiver) = &self.receiver else { return (Vec::new(), missing_files) };
         if missing_files.is_empty() {
             let missing = receiver.missing_outputs().into_iter();
-            missing_files.extend(
-                missing.map(|name| format!("{name} does not exist in the guest, or is not readable")),
-            );
+            missing_files
+                .extend(missing.map(|name| format!("{name} does not exist in the guest or is not readable")));
         }
         (receiver.received_files().to_vec(), missing_files)
     }
 
     fn handle_message(&mut self, message: AgentMessage) -> Result<ProtocolEvent, LossReason> {
-        let out_of_order = |what: &str| Err(LossReason::ProtocolError(format!("{what} out of order")));
+        let out_of_order = |what: &str| Err(LossReason::ProtocolError(format!("unexpected message: {what}")));
         if self.hello.is_none() && !matches!(message, AgentMessage::Hello(_) | AgentMessage::JobFailed(_)) {
             return out_of_order("a message before the hello");
         }

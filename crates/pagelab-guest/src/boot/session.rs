@@ -140,7 +140,7 @@ impl GuestSession<'_> {
                 return Err(Failure::stopped(signal));
             }
             let status = self.guest.qemu.try_wait();
-            let status = status.map_err(|error| Failure::system_error("cannot watch QEMU", error))?;
+            let status = status.map_err(|error| Failure::system_error("cannot wait for QEMU", error))?;
             if let Some(reason) = self.read_channels()? {
                 return Ok(SessionEnd::GuestLost(reason));
             }

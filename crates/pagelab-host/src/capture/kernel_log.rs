@@ -17,7 +17,7 @@ use crate::paths;
 const REPORT_RECORDS_MAX: usize = 400;
 const TEXT_BYTES_MAX: usize = 4 << 20;
 
-const ALTERATION: &str = "only allocation failures with their memory summaries, and OOM kills";
+const ALTERATION: &str = "only OOM kills and allocation failures with their memory summaries";
 
 /// Captures the records of failed allocations.
 pub(super) fn capture_kernel_log(session: &mut CaptureSession<'_>) -> io::Result<()> {

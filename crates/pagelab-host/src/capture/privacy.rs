@@ -5,8 +5,8 @@ use super::Alteration;
 /// Note in a capture without `--with-processes`.
 pub(super) const REDACTIONS: [&str; 3] = [
     "the host name is not stored; capture with --with-processes to store it",
-    "of processes, only amounts of memory are stored: no names, command lines or addresses",
-    "of mounts, only cgroup, debugfs and hugetlbfs are stored, and whether / is an overlay",
+    "only memory sizes of processes are stored: no names, command lines or addresses",
+    "only cgroup, debugfs and hugetlbfs mounts are stored, and whether / is an overlay",
 ];
 
 /// Applies `keep` to a text, and returns its original length.

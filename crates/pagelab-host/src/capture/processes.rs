@@ -18,7 +18,7 @@ const ROLLUP_BUDGET_NS: u64 = 1_000_000_000;
 /// Nanoseconds for the search of the largest.
 const STATM_BUDGET_NS: u64 = 1_000_000_000;
 
-const LOSS: &str = "no huge-page coverage of those processes";
+const LOSS: &str = "no huge-page coverage for those processes";
 
 /// Captures the largest processes by resident memory.
 pub(super) fn capture_processes(session: &mut CaptureSession<'_>) -> io::Result<()> {

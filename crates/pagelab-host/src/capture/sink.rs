@@ -317,11 +317,11 @@ fn remove_stale_part(path: &Path) -> io::Result<()> {
 }
 
 fn busy_error() -> io::Error {
-    io::Error::other("another pagelab is writing it")
+    io::Error::other("another pagelab process is writing it")
 }
 
 fn closed_error() -> io::Error {
-    io::Error::other("the archive was already finished")
+    io::Error::other("the archive is already complete")
 }
 
 fn writer_mut(writer: &mut Option<Box<ArchiveWriter>>) -> io::Result<&mut ArchiveWriter> {
@@ -418,11 +418,11 @@ pub(super) fn write_error(target: &Path, error: &io::Error) -> Failure {
     let nothing = "nothing was kept under that name";
     let (kind, why) = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-            let hint = "choose a place with more space, or use --without-kpageflags";
+            let hint = "choose a location with more space, or use --without-kpageflags";
             (FailureKind::Partial, format!("no space ({error}); {nothing}; hint: {hint}"))
         }
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            (FailureKind::NotAvailable, format!("{error}; hint: choose a writable place"))
+            (FailureKind::NotAvailable, format!("{error}; hint: choose a writable location"))
         }
         _ => (FailureKind::Partial, format!("{error}; {nothing}")),
     };

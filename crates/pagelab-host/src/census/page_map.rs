@@ -131,7 +131,7 @@ fn scan_live(reader: &Reader<'_>, frames: &FrameMap, options: &CensusOptions) ->
     let mut classes = Vec::new();
     let reserved = usize::try_from(pages).ok().and_then(|pages| classes.try_reserve_exact(pages).ok());
     reserved.ok_or_else(|| {
-        let detail = format!("no memory for a map of {pages} page frames, one byte each");
+        let detail = format!("not enough memory for a map of {pages} page frames, one byte each");
         Absence::new(root.display_path(paths::KPAGEFLAGS), AbsenceReason::Failed, detail)
     })?;
     // Frames without an entry in the file have no memory. Filling also touches the memory before the scan
@@ -150,7 +150,7 @@ fn scan_live(reader: &Reader<'_>, frames: &FrameMap, options: &CensusOptions) ->
 
 fn too_large_absence(reader: &Reader<'_>, frames: u64) -> Absence {
     let detail = format!(
-        "{frames} page frames; a map has at most {STREAM_FRAMES_MAX}, and {PAGEBLOCKS_MAX} pageblocks"
+        "{frames} page frames; a map is limited to {STREAM_FRAMES_MAX}, and {PAGEBLOCKS_MAX} pageblocks"
     );
     Absence::new(reader.root().display_path(paths::KPAGEFLAGS), AbsenceReason::Failed, detail)
 }

@@ -47,7 +47,7 @@ impl RunScan {
             })?;
         let segments = read_frame_map(reader, zoneinfo, page_size)?.segments;
         if segments.last().is_some_and(|last| last.end > u64::from(u32::MAX)) {
-            let detail = "memory extends beyond frame 2^32, the limit of a trace";
+            let detail = "memory extends beyond frame 2^32, the limit for traces";
             return Err(Absence::new(paths::KPAGEFLAGS, AbsenceReason::Failed, detail));
         }
         let top_order = u32::try_from(orders.saturating_sub(1)).unwrap_or(u32::MAX).min(30);

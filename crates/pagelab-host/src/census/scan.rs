@@ -218,7 +218,7 @@ fn run_workers(
         }
         run_worker(shared, geometry, own_buffer)?;
         for handle in handles {
-            handle.join().map_err(|_| io::Error::other("a scan thread ended early"))??;
+            handle.join().map_err(|_| io::Error::other("a scan thread exited early"))??;
         }
         Ok(())
     })

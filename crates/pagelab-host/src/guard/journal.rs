@@ -223,7 +223,8 @@ pub(super) fn decode(bytes: &[u8], kernel: &dyn Kernel) -> Result<Option<Journal
         match (&mut journal, record) {
             (None, Record::Head { version, .. }) if version > VERSION => {
                 let reason = format!(
-                    "was written by a newer pagelab (version {version}); hint: restore with that version"
+                    "was written by a newer pagelab (journal version {version}); hint: restore with that \
+                     pagelab"
                 );
                 return Err(JournalRejection { reason, can_move: false });
             }
@@ -232,7 +233,7 @@ pub(super) fn decode(bytes: &[u8], kernel: &dyn Kernel) -> Result<Option<Journal
                 journal = Some(Journal { owner, entries: Vec::new() });
             }
             (None, _) => return Err(bad("the first record does not name its owner")),
-            (Some(_), Record::Head { .. }) => return Err(bad("a second head")),
+            (Some(_), Record::Head { .. }) => return Err(bad("a second header")),
             (Some(journal), record) => journal.apply_record(record, kernel).map_err(|what| bad(&what))?,
         }
     }
@@ -243,7 +244,7 @@ fn decode_line(line: &[u8]) -> Result<Record, String> {
     let text = std::str::from_utf8(line).map_err(|_| "is not text".to_owned())?;
     let (sum, json) = text.split_once(' ').ok_or("has no checksum")?;
     if sum != format!("{:08x}", crc32(json.as_bytes())) {
-        return Err("its checksum is wrong".to_owned());
+        return Err("its checksum does not match".to_owned());
     }
     serde_json::from_str(json).map_err(|error| format!("is not a record: {error}"))
 }
@@ -302,7 +303,7 @@ impl Journal {
                 let (from, to) = (entry(&mut self.entries, seq)?, entry(&mut self.entries, to)?);
                 hand_over(&mut self.entries, from, to)?;
             }
-            _ => return Err("is out of place".to_owned()),
+            _ => return Err("is not expected here".to_owned()),
         }
         Ok(())
     }
@@ -426,7 +427,7 @@ pub(super) fn check_foreign(
 pub(super) fn check_removed(inode: io::Result<u64>) -> UndoResult {
     match existing_inode(inode) {
         Ok(None) => Ok((UndoOutcome::Restored, "removed")),
-        _ => Err(io::Error::other("it still exists after its removal")),
+        _ => Err(io::Error::other("it still exists after removal")),
     }
 }
 

@@ -79,7 +79,7 @@ impl JournalDir {
             }
             if Instant::now() >= deadline {
                 let message = format!(
-                    "cannot lock {}: another pagelab has held the lock for {} s; hint: try again",
+                    "cannot lock {}: another pagelab process has held the lock for {} s; hint: try again",
                     self.path.display(),
                     wait.as_secs()
                 );
@@ -113,7 +113,7 @@ impl JournalDir {
                 return Ok(Some(Some(LockedJournalDir { fd, path: self.path.clone() })));
             }
         }
-        let message = format!("cannot lock {}: it was removed at each attempt", self.path.display());
+        let message = format!("cannot lock {}: it was removed during every attempt", self.path.display());
         Err(GuardError::new(GuardErrorKind::KernelRefused, message))
     }
 
@@ -208,7 +208,7 @@ impl LockedJournalDir {
             return Err("is not a regular file".to_owned());
         }
         if stat.st_uid != own_uid || stat.st_mode & 0o022 != 0 || stat.st_nlink != 1 {
-            return Err(format!("is writable by users other than {own_uid}, or has a second link"));
+            return Err(format!("is writable by users other than {own_uid}, or has a second hard link"));
         }
         if stat.st_size as u64 > journal::SIZE_MAX {
             return Err(format!("is larger than {}", format_bytes(Bytes(journal::SIZE_MAX))));

@@ -189,7 +189,7 @@ impl Kernel for FileKernel {
         let written = rustix::io::write(&fd, text.as_bytes())?;
         match written == text.len() {
             true => Ok(()),
-            false => Err(io::Error::new(io::ErrorKind::WriteZero, "only a part was written")),
+            false => Err(io::Error::new(io::ErrorKind::WriteZero, "short write")),
         }
     }
 

@@ -70,7 +70,7 @@ pub(super) fn cgroup_parent(kernel: &dyn Kernel, controller: &str) -> Result<Str
         .map_err(|e| GuardError::from_io(format!("cannot read {}", paths::SELF_MOUNTINFO), e))?;
     let Some(mount) = find_hierarchy(&mounts, controller) else {
         let message =
-            format!("cannot create a cgroup: no hierarchy with the controller {controller} is mounted");
+            format!("cannot create a cgroup: no hierarchy with the {controller} controller is mounted");
         return Err(GuardError::new(GuardErrorKind::NotAvailable, message));
     };
     let own_dir = own_cgroup_dir(kernel, mount).unwrap_or_else(|| mount.mount_point.clone());
@@ -89,7 +89,7 @@ pub(super) fn cgroup_parent(kernel: &dyn Kernel, controller: &str) -> Result<Str
         }
     }
     let message = format!(
-        "cannot create a cgroup: no ancestor enables the controller {controller} for its children; hint: \
+        "cannot create a cgroup: no ancestor enables the {controller} controller for its children; hint: \
          echo +{controller} > {}/cgroup.subtree_control",
         mount.mount_point
     );
@@ -151,9 +151,11 @@ pub(super) fn remove_cgroup(kernel: &dyn Kernel, path: &str, home: Option<&str>)
     }
     let left = read_pids(kernel, path);
     let text = match (left.is_empty(), last_error) {
-        (true, _) => "is busy without a process; possibly it contains another cgroup".to_owned(),
-        (false, Some(error)) => format!("cannot move processes {} out: {error}", format_some_pids(&left)),
-        (false, None) => format!("processes {} keep coming back", format_some_pids(&left)),
+        (true, _) => "is busy but has no processes; it may contain another cgroup".to_owned(),
+        (false, Some(error)) => {
+            format!("cannot move processes {} out of it: {error}", format_some_pids(&left))
+        }
+        (false, None) => format!("processes {} keep reappearing in it", format_some_pids(&left)),
     };
     Err(io::Error::new(io::ErrorKind::ResourceBusy, text))
 }

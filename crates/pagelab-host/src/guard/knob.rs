@@ -73,7 +73,8 @@ impl Knob {
     /// The setting at a path, if it is one that pagelab may write.
     pub fn from_path(path: &str) -> Result<Knob, GuardError> {
         let kind = classify_path(path).ok_or_else(|| {
-            let message = format!("cannot change {}: it is not a setting of pagelab", sanitize_text(path));
+            let message =
+                format!("cannot change {}: pagelab does not manage this setting", sanitize_text(path));
             GuardError::new(GuardErrorKind::InvalidRequest, message)
         })?;
         Ok(Knob { path: path.to_owned(), kind })
@@ -205,7 +206,7 @@ impl Knob {
             }
             before = after;
         }
-        Err(io::Error::new(io::ErrorKind::WouldBlock, "the surplus of the pool changed at each read"))
+        Err(io::Error::new(io::ErrorKind::WouldBlock, "the pool's surplus changed on every read"))
     }
 
     /// Whether a value is between two others. A pool grows and shrinks page by page, and a writer that is
@@ -240,7 +241,7 @@ impl Knob {
             if field("Hugepagesize:") != Some(page_kib) || parse_number(&pool).ok() == Some(total) {
                 return Ok(());
             }
-            agreement = Err(format!("it reads {:?}, and HugePages_Total in meminfo is {total}", pool.trim()));
+            agreement = Err(format!("it reads {:?}, but HugePages_Total in meminfo is {total}", pool.trim()));
         }
         agreement
     }

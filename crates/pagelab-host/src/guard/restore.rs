@@ -153,7 +153,7 @@ fn open_journal(
     })?;
     let Some(journal) = journal else { return Ok(None) };
     if journal_dir::journal_name(&journal.owner) != name {
-        let reason = "its name does not match the process that it describes".to_owned();
+        let reason = "its name does not match the process it describes".to_owned();
         return Err(JournalRejection { reason, can_move: !raw.is_locked });
     }
     Ok(Some((journal, raw)))

@@ -29,11 +29,11 @@ const SWAPOFF_ATTEMPTS_MAX: usize = 16;
 
 /// File systems that cannot hold one, by their magic numbers (include/uapi/linux/magic.h), and why.
 const UNSUPPORTED_FILE_SYSTEMS: [(u64, &str); 8] = [
-    (0x0102_1994, "tmpfs, which is memory itself"),
-    (0x8584_58f6, "ramfs, which is memory itself"),
+    (0x0102_1994, "tmpfs, which is backed by memory"),
+    (0x8584_58f6, "ramfs, which is backed by memory"),
     (0x794c_7630, "overlayfs, which has no blocks"),
-    (0x9123_683e, "btrfs, which copies on write"),
-    (0x2fc1_2fc1, "ZFS, which copies on write"),
+    (0x9123_683e, "btrfs, which is copy-on-write"),
+    (0x2fc1_2fc1, "ZFS, which is copy-on-write"),
     (0x6969, "NFS, which would swap over the network"),
     (0x6573_5546, "FUSE, which has no blocks"),
     (0x0102_1997, "9p, which would swap over a transport"),
@@ -75,8 +75,8 @@ pub(super) fn check_space(dir: &str, space: FsSpace, size: Bytes) -> Result<(), 
 pub(super) fn describe_error(path: &str, error: &io::Error) -> String {
     match Errno::from_io_error(error) {
         Some(Errno::INVAL) => format!(
-            "cannot swap to {path}: the file system does not report its blocks ({error}); hint: set \
-             --swap-dir or TMPDIR to a directory on ext4 or XFS"
+            "cannot swap to {path}: the file system does not report the blocks of a file ({error}); hint: \
+             set --swap-dir or TMPDIR to a directory on ext4 or XFS"
         ),
         Some(Errno::PERM | Errno::ACCESS) => format!("cannot swap to {path}: {error}; hint: run as root"),
         Some(Errno::NOSPC | Errno::DQUOT) => {
@@ -102,7 +102,7 @@ pub(super) fn undo_swap_file(kernel: &dyn Kernel, entry: &JournalEntry, path: &s
     match (&area, inode) {
         (None, None) => return Ok((UndoOutcome::AlreadyRestored, "")),
         (Some(area), _) if area.name != path => {
-            let text = "the file was removed while in use; it is used for swap until the next boot";
+            let text = "the file was removed while in use; it remains in use as swap until the next boot";
             return Err(io::Error::other(text));
         }
         (_, Some(inode)) if entry.is_foreign(inode) => {
@@ -124,7 +124,7 @@ fn swap_off_area(kernel: &dyn Kernel, path: &str, area: &SwapArea) -> io::Result
         && available < area.used
     {
         let text = format!(
-            "it contains {}, and {} of memory is available; hint: stop a program, then run pagelab \
+            "it holds {}, but only {} of memory is available; hint: stop a program, then run pagelab \
              restore",
             format_bytes(area.used),
             format_bytes(available)

@@ -16,7 +16,7 @@ use super::swap;
 /// The end of the name of a one-way act that touches nothing but memory of the process that performs it.
 pub const OWN_MEMORY: &str = "in pagelab's own memory";
 
-const MEMORY_GONE: &str = "nothing is left: the memory was released with the process";
+const MEMORY_GONE: &str = "nothing to undo: the memory was freed when the process exited";
 
 /// Undoes the open entries that `choose` chooses, last one first, and notes the steps in `file`.
 pub(super) fn undo_all(

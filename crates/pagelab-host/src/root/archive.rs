@@ -87,7 +87,7 @@ impl Archive {
         // Only padding follows the end mark, but the checksum of the compression comes after it.
         io::copy(&mut bounded, &mut io::sink()).map_err(|error| error_after_entries(read, error))?;
         match archive.nodes.len() {
-            1 => Err(invalid_data("an archive without a file in it")),
+            1 => Err(invalid_data("the archive contains no files")),
             _ => Ok(archive),
         }
     }
@@ -179,7 +179,11 @@ impl Archive {
     fn find_or_create_dir(&mut self, dir: usize, name: &str, path: &str) -> io::Result<usize> {
         let known = match &self.nodes[dir] {
             ArchiveNode::Dir(children) => children.get(name).copied(),
-            _ => return Err(invalid_data(&format!("entry {path}: a part of its path is not a directory"))),
+            _ => {
+                return Err(invalid_data(&format!(
+                    "entry {path}: a component of its path is not a directory"
+                )));
+            }
         };
         match known {
             Some(child) => Ok(child),
@@ -193,14 +197,14 @@ impl Archive {
         }
         let new = self.nodes.len();
         let ArchiveNode::Dir(children) = &mut self.nodes[dir] else {
-            return Err(invalid_data(&format!("entry {path}: a part of its path is not a directory")));
+            return Err(invalid_data(&format!("entry {path}: a component of its path is not a directory")));
         };
         // A later entry of the same name is the newer file, as when tar appends; a directory stays one.
         if let Some(&old) = children.get(name) {
             return match (&self.nodes[old], &node) {
                 (ArchiveNode::Dir(_), ArchiveNode::Dir(_)) => Ok(old),
                 (ArchiveNode::Dir(_), _) | (_, ArchiveNode::Dir(_)) => Err(invalid_data(&format!(
-                    "entry {path}: given twice, as a directory and as another type"
+                    "entry {path}: present twice, as a directory and as another type"
                 ))),
                 _ => {
                     self.nodes[old] = node;
@@ -305,7 +309,7 @@ impl ArchiveIndexer<'_> {
             EntryType::GNUSparse => {
                 to_rejected("is a sparse file, which is not supported; hint: pack it without --sparse")
             }
-            other => to_rejected(&format!("is of the unknown kind {:?}", char::from(other.as_byte()))),
+            other => to_rejected(&format!("has the unknown type {:?}", char::from(other.as_byte()))),
         };
         self.archive.insert_node(&path, node)
     }
@@ -324,7 +328,7 @@ impl ArchiveIndexer<'_> {
             false => (&mut self.text_bytes, TOTAL_TEXT_BYTES_MAX, "text"),
         };
         if !is_compressed && size > TEXT_BYTES_MAX.0 {
-            return Ok(to_rejected("is larger than 64 MiB, which no kernel prints"));
+            return Ok(to_rejected("is larger than 64 MiB: no kernel prints that much"));
         }
         *sum = sum.saturating_add(size);
         if *sum > sum_max.0 {
@@ -350,9 +354,7 @@ impl ArchiveIndexer<'_> {
                 b"linkpath" => self.long_names.link = Some(record.value_bytes().to_vec()),
                 // The length of the data would no longer be the one in the header.
                 b"size" => {
-                    return Err(invalid_data(
-                        "an entry with a size of its own in a pax header (above 8 GiB)",
-                    ));
+                    return Err(invalid_data("an entry whose size is in a pax header (above 8 GiB)"));
                 }
                 key if key.starts_with(b"GNU.sparse") => {
                     self.long_names.unsupported = Some(
@@ -369,7 +371,7 @@ impl ArchiveIndexer<'_> {
 /// The data of an entry that only names the next one, without the NUL at its end.
 fn read_name_data<R: Read>(entry: &mut tar::Entry<'_, R>, size: u64) -> io::Result<Vec<u8>> {
     if size > HEADER_BYTES_MAX.0 {
-        return Err(invalid_data("a name or an extended header of more than 64 KiB"));
+        return Err(invalid_data("a name or an extended header larger than 64 KiB"));
     }
     let mut text = Vec::new();
     entry.take(size).read_to_end(&mut text)?;

@@ -40,12 +40,12 @@ fn without_openat2_links_are_refused_and_the_rest_is_the_same() {
     for (name, why, part) in [
         ("missing", AbsenceReason::NotSaved, ""),
         ("dir", bad, "is a directory"),
-        ("plain/below", bad, "a part of its path is not a directory"),
+        ("plain/below", bad, "a component of its path is not a directory"),
         ("fifo", bad, "is a FIFO"),
-        ("etc-link", failed, "without openat2"),
-        ("absolute", failed, "without openat2"),
-        ("absolute/below", failed, "without openat2"),
-        ("loop", failed, "without openat2"),
+        ("etc-link", failed, "needs openat2"),
+        ("absolute", failed, "needs openat2"),
+        ("absolute/below", failed, "needs openat2"),
+        ("loop", failed, "needs openat2"),
         ("../../outside", bad, ""),
     ] {
         let absence = read(name).unwrap_err();

@@ -89,7 +89,7 @@ impl CgroupSource {
         {
             let detail = format!("no cgroup matches {}", pattern.escape_debug());
             return Err(Absence::new(source.mount_point, AbsenceReason::NotThere, detail).with_hint(
-                "name a cgroup relative to that directory, for example cgroups=/system.slice/*; * matches \
+                "give a cgroup relative to that directory, for example cgroups=/system.slice/*; * matches \
                  any text",
             ));
         }
@@ -163,7 +163,8 @@ impl MetricSource for CgroupSource {
         let (groups, is_cut) = self.find_cgroups();
         if is_cut && !self.has_reported_truncation {
             self.has_reported_truncation = true;
-            let text = format!("cgroups: more than {CGROUPS_MAX} cgroups; the top {CGROUPS_MAX} are read");
+            let text =
+                format!("cgroups: more than {CGROUPS_MAX} cgroups; only the top {CGROUPS_MAX} are read");
             tables.notices.push(super::Notice { kind: "left out", text });
         }
         for group in groups {

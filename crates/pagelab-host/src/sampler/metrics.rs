@@ -46,9 +46,9 @@ pub enum ProcessFilter {
 /// Every metric, its description, and whether it is a default.
 static METRICS: [(Metric, &str, bool); 11] = [
     (Metric::Meminfo, "total memory", true),
-    (Metric::Vmstat, "counters of memory management", true),
+    (Metric::Vmstat, "memory-management counters", true),
     (Metric::Buddyinfo, "free blocks by zone and order", true),
-    (Metric::Pressure, "time in which tasks waited for memory, io, cpu", true),
+    (Metric::Pressure, "time tasks stalled for memory, io, cpu", true),
     (Metric::Thp, "huge pages by size: allocated, fell back, split; khugepaged", true),
     (Metric::Tracepoints(StackDepth::None), "fallbacks, compaction, reclaim as they happen; root", true),
     (Metric::Pagetypeinfo, "free blocks by migratetype, at most once a minute; root", false),

@@ -45,10 +45,10 @@ impl ProcessSource {
             ProcessFilter::Pid(pid) => root
                 .read(&paths::process_file(*pid, "statm"))
                 .map(drop)
-                .map_err(|_| refused(format!("no process {pid}")).with_hint("list processes with ps"))?,
+                .map_err(|_| refused(format!("no process {pid}")).with_hint("list processes with `ps -e`"))?,
             ProcessFilter::ByName(name) if processes.selected_pids().is_some_and(|pids| pids.is_empty()) => {
-                let refusal = refused(format!("no process has the name {}", name.escape_debug()));
-                let hint = "names are the first 15 bytes that ps -o comm prints; * is any text";
+                let refusal = refused(format!("no process is named {}", name.escape_debug()));
+                let hint = "names are the first 15 bytes of what `ps -o comm` prints; * matches any text";
                 return Err(refusal.with_hint(hint));
             }
             _ => {}
@@ -84,7 +84,7 @@ impl MetricSource for ProcessSource {
         }
         if (coverage.is_budget_spent || coverage.skipped_over_budget > 0) && !self.has_reported_budget {
             self.has_reported_budget = true;
-            let text = "processes: some are skipped, because walking their page tables takes too long";
+            let text = "processes: some were skipped, because walking their page tables takes too long";
             tables.notices.push(super::Notice { kind: "left out", text: text.to_owned() });
         }
         coverage.unreadable.map_or(Ok(()), |(_, absence)| Err(absence))

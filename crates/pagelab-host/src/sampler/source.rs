@@ -65,7 +65,7 @@ impl PacedSource {
                 0 => "at every tick".to_owned(),
                 ns => format!("every {} s", ns as f64 / 1e9),
             });
-            let text = format!("{name} {to} instead of {from}: a read took {cost_us} us of CPU");
+            let text = format!("{name} {to} instead of {from}: a read took {cost_us} us of CPU time");
             self.tables.notices.push(Notice { kind: "cadence", text });
         }
     }
@@ -84,7 +84,8 @@ pub(super) fn note_transition(
             notices.push(Notice { kind: "unreadable", text });
         }
         (Some(was), None) => {
-            notices.push(Notice { kind: "readable", text: format!("{name}: {}: read again", was.source) });
+            notices
+                .push(Notice { kind: "readable", text: format!("{name}: {}: readable again", was.source) });
         }
         _ => {}
     }

@@ -85,8 +85,9 @@ impl Tables {
         if !self.known_series.contains(series) && self.known_series.len() >= TABLES_MAX {
             if !self.is_full {
                 self.is_full = true;
-                let text =
-                    format!("after {TABLES_MAX} series no new series are started, for example {series}");
+                let text = format!(
+                    "limit of {TABLES_MAX} series reached: no new series are recorded, for example {series}"
+                );
                 self.notices.push(Notice { kind: "left out", text });
             }
             return;

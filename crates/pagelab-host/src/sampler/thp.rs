@@ -35,7 +35,7 @@ impl ThpSource {
             }
             // For example no more descriptors: the other files must still be read.
             Err(absence) if absence.why == AbsenceReason::Failed => {
-                Err(absence.with_hint("a larger `ulimit -n`, or --metrics without thp"))
+                Err(absence.with_hint("raise `ulimit -n`, or leave thp out of --metrics"))
             }
             Err(_) => Ok(()),
         };
@@ -53,9 +53,9 @@ impl ThpSource {
         }
         files.truncate(FILES_MAX);
         if files.is_empty() {
-            let detail = "this kernel has no THP counters there";
+            let detail = "this kernel has no per-size THP counters";
             return Err(Absence::new(root.display_path(paths::THP), AbsenceReason::NotThere, detail)
-                .with_hint("Linux 6.10 or later; thp_… of vmstat has sums over all sizes"));
+                .with_hint("use Linux 6.10 or later, or the thp_… counters of vmstat"));
         }
         Ok(ThpSource { files })
     }

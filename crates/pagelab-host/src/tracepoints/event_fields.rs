@@ -105,7 +105,7 @@ fn find_fields(format: &TraceFormat) -> Reading<EventFields> {
         "mm_vmscan_direct_reclaim_end" => EventFields::ReclaimEnd { freed: field("nr_reclaimed")? },
         "mm_vmscan_kswapd_wake" => EventFields::KswapdWake { order: field("order")? },
         other => {
-            let detail = "it has no trace record";
+            let detail = "pagelab does not record this event";
             return Err(Absence::new(other, AbsenceReason::NotRequested, detail));
         }
     })

@@ -91,7 +91,7 @@ impl FtraceSupport {
         let tracefs = Tracefs::find(reader)?;
         let shown = format!("{}/{}", tracefs.mount_path(), Tracefs::INSTANCES);
         if !is_init_pid_namespace(reader) {
-            let detail = "its records have thread IDs outside this PID namespace";
+            let detail = "its records contain thread IDs of another PID namespace";
             return Err(
                 Absence::new(shown, AbsenceReason::NotPermitted, detail).with_hint("run pagelab on the host")
             );
@@ -102,7 +102,8 @@ impl FtraceSupport {
             .map_err(|error| malformed_absence(event, &error))?;
         let clocks = tracefs.read("trace_clock")?;
         if best_clock(&clocks).is_none() {
-            let detail = "it has neither the `boot` nor the `mono` clock, so its times cannot be compared";
+            let detail =
+                "it has neither the `boot` nor the `mono` clock, so its timestamps cannot be compared";
             return Err(Absence::new("trace_clock", AbsenceReason::NotThere, detail));
         }
         let cpus = reader.parse(paths::CPU_ONLINE, cpu_list::parse)?;
@@ -122,8 +123,8 @@ impl FtraceSupport {
         let path = |file: &str| format!("{instance_path}/{file}");
         tracefs.write(&path("tracing_on"), "0")?;
         let clock = best_clock(&tracefs.read(&path("trace_clock"))?);
-        let clock =
-            clock.ok_or_else(|| Absence::new(path("trace_clock"), AbsenceReason::NotThere, "no clock"))?;
+        let clock = clock
+            .ok_or_else(|| Absence::new(path("trace_clock"), AbsenceReason::NotThere, "no usable clock"))?;
         tracefs.write(&path("trace_clock"), clock.name())?;
         tracefs.write(&path("options/overwrite"), "1")?;
         // They exist since 2.6.39 and 3.10; without them a killed recorder only leaves more behind.
@@ -141,7 +142,7 @@ impl FtraceSupport {
             }
         }
         let tid = kinds.first().and_then(|kind| kind.format.field("common_pid")).ok_or_else(|| {
-            let detail = "no tracepoint that reports its thread";
+            let detail = "no requested tracepoint reports its thread";
             let none = || Absence::new(&instance_path, AbsenceReason::NotRequested, detail);
             absent.first().cloned().unwrap_or_else(none)
         })?;

@@ -172,10 +172,10 @@ impl StackCollector {
         };
         let mut notes = Vec::new();
         if let Err(absence) = &self.symbols {
-            notes.push(format!("kernel functions have no names: {}", absence.reason_and_hint()));
+            notes.push(format!("kernel functions are not resolved: {}", absence.reason_and_hint()));
         }
         if self.has_user_frames {
-            notes.push("user frames are files and offsets; symbols are not read".to_owned());
+            notes.push("user frames are shown as file and offset; symbols are not resolved".to_owned());
         }
         FallbackStacks {
             stacks: self.counts.iter().map(format_stack).collect(),

@@ -111,7 +111,7 @@ impl Tracefs {
         let file = self.open(path, OFlags::WRONLY)?;
         let failed = |error: Errno| {
             let shown = format!("{}/{path}", self.mount_path);
-            Absence::new(shown, AbsenceReason::Failed, format!("it rejects `{text}`: {error}"))
+            Absence::new(shown, AbsenceReason::Failed, format!("it rejected `{text}`: {error}"))
         };
         rustix::io::write(&file, text.as_bytes()).map(drop).map_err(failed)
     }
@@ -133,7 +133,7 @@ impl Tracefs {
                 }
             }
             if text.len() > TEXT_BYTES_MAX {
-                return Err(Absence::new(shown, AbsenceReason::Malformed, "larger than any file of tracefs"));
+                return Err(Absence::new(shown, AbsenceReason::Malformed, "larger than any tracefs file"));
             }
         }
     }
@@ -179,7 +179,7 @@ fn explain_open_failure(is_root: bool, is_contained: bool, mount: &str) -> (&'st
         }
         (false, false) => (
             "tracefs is not mounted, and only root can open it",
-            format!("run as root; or {mount}, readable by you"),
+            format!("run as root, or mount it readable by you ({mount})"),
         ),
         (true, true) => {
             (ROOT, "run pagelab on the host, or give the container the host's tracefs".to_owned())
@@ -200,7 +200,7 @@ fn io_absence(display_path: &str, error: Errno) -> Absence {
         Errno::ACCESS | Errno::PERM => {
             let detail = "tracefs requires root";
             Absence::new(display_path, AbsenceReason::NotPermitted, detail)
-                .with_hint("run as root; or mount -o remount,gid=GROUP,mode=750")
+                .with_hint("run as root, or mount -o remount,gid=GROUP,mode=750")
         }
         error => Absence::new(display_path, AbsenceReason::Failed, io::Error::from(error).to_string()),
     }

@@ -263,7 +263,7 @@ fn a_foreign_file_among_the_journals_is_refused() {
                 fs::write(path, &text).unwrap();
                 fs::hard_link(path, path.with_extension("second")).unwrap();
             },
-            "has a second link",
+            "has a second hard link",
         ),
         ("a directory", &|path| fs::create_dir(path).unwrap(), "directory"),
         ("a pipe", &|path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success()), "regular"),
@@ -332,7 +332,7 @@ fn an_irreversible_act_in_memory_of_a_dead_owner_leaves_nothing() {
     leave(&machine_files, &dead_owner(), (head(&dead_owner()) + &act).as_bytes());
     let outcome = &outcomes(&restore(&machine_files))[0];
     assert_eq!(outcome.undo, UndoOutcome::OneWay);
-    assert_eq!(outcome.detail, "nothing is left: the memory was released with the process");
+    assert_eq!(outcome.detail, "nothing to undo: the memory was freed when the process exited");
     assert!(!machine_files.journals().exists());
 }
 

@@ -138,7 +138,7 @@ fn a_pool_that_meminfo_does_not_confirm_is_refused_and_undone() {
         machine_files.guard_with(Machine::fake(machine_files.base()).with_fault(Fault::MeminfoDiffers));
     let error = guard.set_knob(&knob(POOL), "8").unwrap_err();
     assert_eq!(error.kind(), GuardErrorKind::KernelRefused);
-    assert!(error.to_string().contains("it reads \"8\", and HugePages_Total in meminfo is 0"), "{error}");
+    assert!(error.to_string().contains("it reads \"8\", but HugePages_Total in meminfo is 0"), "{error}");
     assert_eq!(machine_files.value(POOL), "0");
 }
 

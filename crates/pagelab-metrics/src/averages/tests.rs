@@ -86,7 +86,7 @@ fn a_reading_that_failed_is_left_out_of_all_columns() {
         (found.readings, found.readings_left_out, found.total.mean, found.used.mean),
         (2, 1, 10.0, 4.0)
     );
-    assert_eq!(found.page_cache.unwrap_err().reason(), "the run has no Buffers and Cached");
+    assert_eq!(found.page_cache.unwrap_err().reason(), "the run has no samples of Buffers and Cached");
     assert_eq!(found.faults_per_second.unwrap_err().why, AbsenceReason::NotThere);
     assert!(compute_averages(&run(vec![])).is_err());
 }

@@ -172,7 +172,7 @@ impl<'s> ForecastInputs<'s> {
         let zoneinfo = snapshot.zoneinfo.as_ref().map_err(forecast_absence)?;
         let (census, unseen) = match &snapshot.census {
             Ok(census) if matches!(census.coverage, Coverage::Whole) => (Some(census), None),
-            Ok(_) => (None, Some(undefined_absence("memory is too large to read all pages in time"))),
+            Ok(_) => (None, Some(undefined_absence("too much memory to scan every page in time"))),
             Err(absence) => (None, Some(forecast_absence(absence))),
         };
         let mut notes = Vec::new();
@@ -181,7 +181,7 @@ impl<'s> ForecastInputs<'s> {
             Err(absence) if census.is_some() => {
                 let reason = absence.reason();
                 notes.push(format!(
-                    "pageblock types are inferred from the pages of a block: pagetypeinfo: {reason}"
+                    "pageblock migratetypes are inferred from the pages in each block: pagetypeinfo: {reason}"
                 ));
                 None
             }
@@ -229,7 +229,7 @@ impl<'s> ForecastInputs<'s> {
             machine.census_zones.push(zone);
         }
         if machine.zones.is_empty() {
-            return Err(undefined_absence("no zone is allowed for this request"));
+            return Err(undefined_absence("no zone can serve this request"));
         }
         Ok(machine)
     }

@@ -116,7 +116,8 @@ fn measure_large_pair(
     let (pair, _) = buffers.measure(run, size, PAIR_READS)?;
     probe.pairs.push(pair);
     if size < most {
-        run.notes.push(format!("the larger buffer is limited to {} by time", format_bytes(Bytes(size))));
+        run.notes
+            .push(format!("the time limit restricts the larger buffer to {}", format_bytes(Bytes(size))));
     }
     Ok(())
 }
@@ -148,8 +149,10 @@ fn measure_curve(run: &mut ProbeState<'_>, buffers: &mut BufferPair, probe: &mut
     probe.knee = match &buffers.huge {
         Ok(_) => find_knee(&pairs),
         Err(absence) => {
-            let detail =
-                format!("without huge pages, caches and TLB cannot be distinguished: {}", absence.reason());
+            let detail = format!(
+                "without huge pages, cache misses and TLB misses cannot be distinguished: {}",
+                absence.reason()
+            );
             Err(Absence { detail, ..absence.clone() })
         }
     };

@@ -34,7 +34,7 @@ impl Budget {
     pub fn insufficient_budget(&self) -> Option<Absence> {
         (self.amount.0 < BUDGET_BYTES_MIN).then(|| {
             let detail = format!(
-                "only {} is allowed, at least {} is needed; limited by {}",
+                "only {} is allowed, but at least {} is needed; limited by {}",
                 format_bytes(self.amount),
                 format_bytes(Bytes(BUDGET_BYTES_MIN)),
                 self.bound
@@ -53,12 +53,13 @@ pub fn compute_budget(options: &ProbeOptions, facts: &ProbeFacts) -> Budget {
     let amount = |bytes: u64| format_bytes(Bytes(bytes));
     let mut bounds = vec![(
         options.region_max.0.saturating_mul(2).saturating_add(OVERHEAD_BYTES),
-        format!("the maximum of the probe, two buffers of {}", amount(options.region_max.0)),
+        format!("the probe's maximum, two buffers of {}", amount(options.region_max.0)),
     )];
     let (free, available) =
         (free.saturating_sub(reserve), facts.available.map_or(0, |a| a.0.saturating_sub(reserve)));
     bounds.push(if free < FROM_PAGE_CACHE_MAX && available > free {
-        let detail = format!("available memory less the reserve of {}, page cache spared", amount(reserve));
+        let detail =
+            format!("available memory less the reserve of {}, sparing the page cache", amount(reserve));
         (available.min(FROM_PAGE_CACHE_MAX), detail)
     } else {
         (free, format!("free memory less the reserve of {}", amount(reserve)))
@@ -68,7 +69,7 @@ pub fn compute_budget(options: &ProbeOptions, facts: &ProbeFacts) -> Budget {
         let limit = format_bytes(limit);
         bounds.push(match room {
             Some(room) => {
-                let detail = format!("the cgroup limits, the smallest {limit}, less use and margin");
+                let detail = format!("the cgroup limits (smallest: {limit}) less usage and a margin");
                 (room.0.saturating_sub(margin), detail)
             }
             None => (0, format!("the cgroup limit of {limit}, whose usage cannot be read")),
@@ -115,7 +116,7 @@ mod tests {
         let marked = |facts: ProbeFacts, high| ProbeFacts { high_watermarks: Some(Bytes(high)), ..facts };
         let most = 2 * GIB + OVERHEAD_BYTES;
         let cases = [
-            (facts(24 * GIB, 23 * GIB, Some(23 * GIB)), most, "the maximum of the probe"),
+            (facts(24 * GIB, 23 * GIB, Some(23 * GIB)), most, "the probe's maximum"),
             (facts(2 * GIB, GIB, Some(GIB)), 512 * MIB, "free memory less the reserve of 512 MiB"),
             (
                 facts(64 * GIB, 5 * GIB, None),
@@ -127,12 +128,12 @@ mod tests {
                 2 * GIB - 1200 * MIB,
                 "the reserve of 1.17 GiB",
             ),
-            (facts(64 * GIB, GIB, Some(50 * GIB)), FROM_PAGE_CACHE_MAX, "page cache spared"),
-            (facts(4 * GIB, 100 * MIB, Some(600 * MIB)), 88 * MIB, "page cache spared"),
+            (facts(64 * GIB, GIB, Some(50 * GIB)), FROM_PAGE_CACHE_MAX, "sparing the page cache"),
+            (facts(4 * GIB, 100 * MIB, Some(600 * MIB)), 88 * MIB, "sparing the page cache"),
             (limited(facts(64 * GIB, 60 * GIB, None), GIB, Some(124 * MIB)), 60 * MIB, "the cgroup limits"),
             (limited(facts(64 * GIB, 60 * GIB, None), GIB, Some(0)), 0, "the cgroup limits"),
             (limited(facts(64 * GIB, 60 * GIB, None), GIB, None), 0, "whose usage cannot be read"),
-            (facts(0, u64::MAX, Some(u64::MAX)), most, "the maximum of the probe"),
+            (facts(0, u64::MAX, Some(u64::MAX)), most, "the probe's maximum"),
             (facts(u64::MAX, 0, Some(0)), 0, "free memory"),
         ];
         for (facts, amount, bound) in cases {

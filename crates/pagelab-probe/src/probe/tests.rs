@@ -125,7 +125,7 @@ fn refusals_are_results() {
     let poor = ProbeFacts { free: Bytes(1 << 20), available: Some(Bytes(1 << 20)), ..facts() };
     assert_eq!(collapses_max(&options, &poor), 0);
     let results = probe(&options, &poor, &|_, _| {});
-    assert!(results.access.unwrap_err().reason().starts_with("only 0 B is allowed, at least 32"));
+    assert!(results.access.unwrap_err().reason().starts_with("only 0 B is allowed, but at least 32"));
     let without = ProbeFacts { pmd_size: Err(Absence::new("THP", AbsenceReason::NotThere, "")), ..facts() };
     assert_eq!(collapses_max(&options, &without), 0);
     let access = probe(&options, &without, &|_, _| {}).access.unwrap();
@@ -135,7 +135,7 @@ fn refusals_are_results() {
             .knee
             .unwrap_err()
             .reason()
-            .starts_with("without huge pages, caches and TLB cannot be distinguished")
+            .starts_with("without huge pages, cache misses and TLB misses cannot be distinguished")
     );
 }
 

@@ -42,7 +42,7 @@ pub fn open_tracepoints(
                 let found = open_perf(reader, ring).map_err(tracing_failure)?;
                 let (source, reason) = (&absence.source, absence.reason());
                 output::warn(&format!(
-                    "note: using perf, with more overhead for the traced programs: {source}: {reason}"
+                    "note: falling back to perf, which slows traced programs more: {source}: {reason}"
                 ));
                 found
             }
@@ -89,7 +89,7 @@ fn open_ftrace(reader: &Reader<'_>, ring: Bytes) -> Reading<OpenBackend> {
 
 fn suggest_perf(absence: Absence) -> Absence {
     let hint = absence.hint.as_ref().map(|way| format!("{way}; or ")).unwrap_or_default();
-    absence.with_hint(format!("{hint}use --backend perf, which changes nothing on the machine"))
+    absence.with_hint(format!("{hint}use --backend perf, which changes no settings of the machine"))
 }
 
 /// Removes the trace instance, and warns if it remains.

@@ -79,7 +79,7 @@ impl TraceInfo {
             Some(Some(name)) => Ok(name),
             Some(None) => Err("the thread exited before its name was read"),
             None if self.names.is_empty() => Err("the trace contains no names"),
-            None => Err("no more names were read"),
+            None => Err("its name was not read"),
         }
     }
 
@@ -186,7 +186,7 @@ impl TraceInfo {
             }
         });
         SimulationReport {
-            title: format!("Trace of the page allocator: {}", self.name),
+            title: format!("Page allocator trace: {}", self.name),
             facts,
             tables: tables.collect(),
             text: Some(self.to_text(TextStyle::PLAIN, true)),
@@ -224,7 +224,7 @@ impl TraceInfo {
             listing("frees", "frees by order", &["order", "events", "pages"], 1, freed.collect()),
             listing(
                 "threads",
-                "the busiest threads",
+                "busiest threads",
                 &["tid", "name", "allocations", "allocated_pages", "frees", "freed_pages"],
                 2,
                 threads.collect(),

@@ -164,7 +164,7 @@ impl TraceRecording<'_> {
         spawn::die_with_parent(&mut command);
         command.spawn().map(Some).map_err(|error| {
             let program = program.display();
-            Failure::cannot_start(program, &error).hint("use a program in PATH, or a path")
+            Failure::cannot_start(program, &error).hint("give a program in PATH, or its path")
         })
     }
 
@@ -271,7 +271,7 @@ impl RecordedTrace<'_> {
         let snapshot_ns = scan_end_ns.saturating_sub(scan_start_ns);
         if snapshot_ns > 0 {
             let rest = format_duration(elapsed_ns.saturating_sub(scan_end_ns));
-            let text = format!("{} for the snapshot at the start + {rest}", format_duration(snapshot_ns));
+            let text = format!("{} for the initial snapshot + {rest}", format_duration(snapshot_ns));
             output.add_text(&text);
         }
         let kinds = totals.kinds.iter().zip(KIND_NAMES).filter(|(times, _)| **times > 0);

@@ -48,7 +48,7 @@ pub const KIND_NAMES: [(&str, &str); KIND_COUNT] = [
     ("migrated", "migrations"),
     ("reclaim_begin", "direct reclaims started"),
     ("reclaim_end", "direct reclaims ended"),
-    ("kswapd_wake", "wakes of kswapd"),
+    ("kswapd_wake", "kswapd wake-ups"),
 ];
 
 /// Index of an event's kind.

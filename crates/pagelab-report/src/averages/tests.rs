@@ -81,11 +81,11 @@ fn all_numbers_and_how_they_were_recorded() {
                   p95   4 106  2 850  1 306   1 140          216        –        –
 
         cserver1.pagelab: 8 640 readings · one every 5 s · over 12 h 0 min · longest gap
-        1 min 5 s · 3 omitted: a field could not be read · vmstat: not recorded
+        1 min 5 s · 3 omitted: unreadable field · vmstat: not recorded
 
-        used: total - free · cached: Buffers + Cached + SwapCached · means are weighted
-        by time, half the interval to each neighbour · p95: 95th percentile over time ·
-        minor faults: pgfault - pgmajfault
+        used: total - free · cached: Buffers + Cached + SwapCached · means are
+        time-weighted: a sample counts for half the interval to each neighbour · p95:
+        95th percentile over time · minor faults: pgfault - pgmajfault
     "#]]
     .assert_eq(&render(&lines, ALL, TextStyle::PLAIN));
 }

@@ -44,13 +44,13 @@ fn write_unlisted_free(output: &mut TextReport, snapshot: &Snapshot, checkup: &C
     let text = match balance.verdict {
         FreeVerdict::Agree => return,
         FreeVerdict::Deferred(pages) => {
-            format!("+ {} free, not yet initialized (deferred; MemFree counts it)", size(pages))
+            format!("+ {} free, not yet initialised (deferred; counted in MemFree)", size(pages))
         }
         FreeVerdict::Unaccepted(pages) => {
-            format!("+ {} free, not yet accepted from the host (MemFree counts it)", size(pages))
+            format!("+ {} free, not yet accepted from the host (counted in MemFree)", size(pages))
         }
         FreeVerdict::Unexplained | FreeVerdict::Undetermined => format!(
-            "MemFree is {}, the sum of these lists {}: read at different times, or unexplained",
+            "MemFree is {}, these lists add up to {}: read at different times, or unexplained",
             size(Pages(balance.nr_free_pages)),
             size(Pages(balance.pages_on_lists))
         ),
@@ -74,12 +74,13 @@ pub(super) fn write_section(
             format_bytes(zone.free)
         ));
         if write_zone_table(output, snapshot, zone, with_paper_index) {
-            left_out = ". Zones in which all requests would succeed have no column F_i";
+            left_out = ". No F_i column: all requests in that zone would succeed";
         }
     }
     output.add_indented(&format!(
-        "F_u: share of the free memory unusable for blocks of this order. F_i, if a request would fail: \
-         0 for lack of memory, 1 for fragmentation; -1.000 if it would succeed (mm/vmstat.c){left_out}"
+        "F_u: share of free memory that is unusable for blocks of this order. F_i of a request that would \
+         fail: towards 0 for lack of memory, towards 1 for fragmentation; -1.000 if it would succeed \
+         (mm/vmstat.c){left_out}"
     ));
     write_kernel_files(output, snapshot, checkup);
     write_free_counts(output, snapshot, checkup);
@@ -132,7 +133,7 @@ fn write_watermarks(output: &mut TextReport, snapshot: &Snapshot) {
 fn write_kernel_files(output: &mut TextReport, snapshot: &Snapshot, checkup: &Checkup) {
     let text = match (&checkup.index_comparison, &snapshot.extfrag) {
         (Some(comparison), _) => format!(
-            "debugfs extfrag files: {} of {} cells equal, buddyinfo unchanged on try {}",
+            "debugfs extfrag files: {} of {} values match, buddyinfo unchanged on try {}",
             comparison.cells - comparison.differing,
             comparison.cells,
             comparison.tries
@@ -153,7 +154,7 @@ fn write_free_counts(output: &mut TextReport, snapshot: &Snapshot, checkup: &Che
     let verdict = match balance.verdict {
         FreeVerdict::Agree => format!("they agree within {} pages", balance.tolerance),
         FreeVerdict::Deferred(pages) => format!(
-            "{} of the difference is memory not yet initialized ({} present and not managed)",
+            "{} of the difference is memory not yet initialised ({} present but not managed)",
             format_bytes(pages.to_bytes(size)),
             balance.unmanaged.map_or("unknown".to_owned(), areas)
         ),
@@ -167,11 +168,11 @@ fn write_free_counts(output: &mut TextReport, snapshot: &Snapshot, checkup: &Che
         FreeVerdict::Undetermined => "the difference cannot be judged".to_owned(),
     };
     let changed = match &snapshot.free_moved {
-        Ok(pages) => format!("{} pages changed in the meantime", pages.0),
-        Err(absence) => format!("the change in the meantime is unknown ({})", absence_text(absence)),
+        Ok(pages) => format!("{} pages changed between the reads", pages.0),
+        Err(absence) => format!("the change between the reads is unknown ({})", absence_text(absence)),
     };
     output.add_indented(&format!(
-        "free by lists {} (buddyinfo), by counter {} (MemFree): {verdict}; {changed}",
+        "free memory: {} on the free lists (buddyinfo), {} by the counter (MemFree): {verdict}; {changed}",
         areas(balance.pages_on_lists),
         areas(balance.nr_free_pages)
     ));

@@ -19,7 +19,7 @@ pub(super) fn write_summary(output: &mut TextReport, snapshot: &Snapshot, checku
     let now_text = total.free.sum(total.deferred);
     let late = match total.deferred.value {
         0 => String::new(),
-        _ => format!(" ({} not yet initialized)", format_estimate(total.deferred)),
+        _ => format!(" ({} not yet initialised)", format_estimate(total.deferred)),
     };
     // All numbers of one prediction: what is free now is not all available, by the watermarks.
     let forecast = checkup.forecast.as_ref().ok();
@@ -65,10 +65,10 @@ pub(super) fn write_section(output: &mut TextReport, snapshot: &Snapshot, checku
         write_gigantic(output, snapshot, gigantic);
     }
     let after_text = match &checkup.forecast {
-        Ok(_) => "after compaction: the interval that `pagelab can` predicts",
+        Ok(_) => "after compaction: the interval predicted by `pagelab can`",
         Err(_) => {
-            "after compaction: an upper bound; a range, if pages without flags may be free or in use. Pinned \
-             pages look movable, and watermarks are ignored"
+            "after compaction: an upper bound, or a range if pages without flags may be free or in use. \
+             Pinned pages look movable, and watermarks are ignored"
         }
     };
     output.add_indented(after_text);
@@ -80,8 +80,8 @@ fn write_contradiction(output: &mut TextReport, snapshot: &Snapshot, checkup: &C
     let Some(balance) = checkup.census_balance.filter(|balance| !balance.agrees()) else { return };
     let format_pages = |pages: u64| format_bytes(Pages(pages).to_bytes(snapshot.machine.page_size));
     output.add_indented(&format!(
-        "kpageflags counts {} free, buddyinfo {}: read at different times, or from different machines; \
-         these counts are not reliable",
+        "kpageflags shows {} free, buddyinfo {}: read at different times, or on different machines; these \
+         counts are unreliable",
         format_pages(balance.census_pages),
         format_pages(balance.buddyinfo_pages)
     ));
@@ -93,7 +93,8 @@ fn write_scan(output: &mut TextReport, snapshot: &Snapshot) {
     let text = match census.coverage {
         Coverage::Whole => format!("all pages read (kpageflags, {took})"),
         Coverage::Sample(plan) => format!(
-            "sample of {} of {} pageblocks (kpageflags, {took}, seed {}); ± is half of a 95 % interval",
+            "sample of {} of {} pageblocks (kpageflags, {took}, seed {}); ± is the half-width of the 95 % \
+             interval",
             format_count(plan.blocks.into()),
             format_count(plan.blocks_total.into()),
             plan.seed
@@ -111,7 +112,7 @@ fn write_table(output: &mut TextReport, snapshot: &Snapshot, supply: &HugePageSu
             huge.free_by_buddyinfo.map_or("–".to_owned(), |n| format_count(n.into()))
         }),
         ("free", |huge| format_estimate(huge.free)),
-        ("not yet initialized", |huge| format_estimate(huge.deferred)),
+        ("not yet initialised", |huge| format_estimate(huge.deferred)),
         ("huge pages in use or in a pool", |huge| format_estimate(huge.in_use)),
         ("after compaction", |huge| format_interval(huge.after_compaction)),
         ("… and dropping the page cache", |huge| format_interval(huge.after_dropping_cache)),
@@ -141,8 +142,8 @@ fn write_gigantic(output: &mut TextReport, snapshot: &Snapshot, gigantic: &Gigan
         Ok(counts) => {
             let contiguous = format_range(counts.contiguous_low, counts.contiguous_high);
             format!(
-                "{size} pages: {} free ({} of them not initialised yet), {contiguous} of free and \
-                 movable pages, {} in hugetlb (aligned runs in kpageflags)",
+                "{size} pages: {} free ({} of them not yet initialised), {contiguous} made up of free and \
+                 movable pages, {} in hugetlb (aligned ranges in kpageflags)",
                 counts.free, counts.deferred, counts.hugetlb
             )
         }
@@ -161,7 +162,7 @@ fn write_polluting_classes(output: &mut TextReport, snapshot: &Snapshot, supply:
     RowTable::<&PollutingClass>::new()
         .left("class", |culprit| class_text(culprit.class).to_owned())
         .right("polluted blocks", |culprit| format_estimate(culprit.units_with))
-        .right("only by it", |culprit| format_estimate(culprit.units_polluted_alone))
+        .right("sole cause", |culprit| format_estimate(culprit.units_polluted_alone))
         .add_to(output, 2, polluting);
     if let Some(per_cpu) = supply.total.pcp_pages {
         let unknown = format_estimate(supply.total.unknown_pages);
@@ -170,8 +171,7 @@ fn write_polluting_classes(output: &mut TextReport, snapshot: &Snapshot, supply:
             format!(", so at least {} pageblocks are polluted", format_count(low.into()))
         });
         output.add_indented(&format!(
-            "{unknown} pages have no flags; at most {} of them are free pages on per-CPU lists \
-             (zoneinfo){bound}",
+            "{unknown} pages have no flags; at most {} of them are free pages on pcp lists (zoneinfo){bound}",
             format_count(per_cpu.into())
         ));
     }

@@ -52,7 +52,7 @@ pub fn cache_and_tlb_facts(machine: &Machine) -> [(&'static str, String); 2] {
     let line = |caches: &Vec<pagelab_model::machine::Cache>| {
         let of = caches.iter().filter(|cache| cache.kind != "Instruction");
         let line = of.filter_map(|cache| cache.line).next();
-        line.map_or(String::new(), |line| format!(", lines of {}", format_bytes(line)))
+        line.map_or(String::new(), |line| format!(", {} lines", format_bytes(line)))
     };
     let caches = reading_text(&machine.caches, |caches| {
         let told = caches.iter().map(cache_text).collect::<Vec<_>>().join(" · ");
@@ -84,7 +84,7 @@ pub(crate) fn write_section(output: &mut TextReport, snapshot: &Snapshot) {
     row(
         "hypervisor",
         reading_text(&machine.hypervisor, |hypervisor| match hypervisor {
-            Hypervisor::None => "none seen".to_owned(),
+            Hypervisor::None => "none detected".to_owned(),
             Hypervisor::Present { name, source } if name.is_empty() => format!("present ({source})"),
             Hypervisor::Present { name, source } => format!("{name} ({source})"),
         }),
@@ -96,14 +96,13 @@ pub(crate) fn write_section(output: &mut TextReport, snapshot: &Snapshot) {
             let version = match cgroup.version {
                 CgroupVersion::V1 => "version 1",
                 CgroupVersion::V2 => "version 2",
-                CgroupVersion::Hybrid => "version 1 for memory, version 2 beside it",
+                CgroupVersion::Hybrid => "version 1 for memory, version 2 also mounted",
             };
             let limit = cgroup
                 .memory_limit
                 .map_or("no memory limit".to_owned(), |limit| format!("limit {}", format_bytes(limit)));
-            let used = cgroup
-                .memory_used
-                .map_or(String::new(), |used| format!(", {} charged there", format_bytes(used)));
+            let used =
+                cgroup.memory_used.map_or(String::new(), |used| format!(", {} charged", format_bytes(used)));
             format!("{version}, {limit}{used}, path {}", cgroup.path)
         }),
     );
@@ -135,7 +134,7 @@ fn write_settings(output: &mut TextReport, snapshot: &Snapshot) {
         let of = |name: &&str| settings.vm.get(name).map(|value| format!("{name} {value}"));
         let found = names.iter().filter_map(of).collect::<Vec<_>>();
         if found.is_empty() {
-            "not available: none of them is readable".to_owned()
+            "not available: none of these settings is readable".to_owned()
         } else {
             found.join(" · ")
         }
@@ -204,7 +203,7 @@ fn thp_sizes_text(thp: &ThpSettings) -> String {
         value_of(&mut groups, mode).push(format_bytes(size.size));
     }
     if groups.is_empty() {
-        return "this kernel has one size only".to_owned();
+        return "this kernel supports one size only".to_owned();
     }
     groups.iter().map(|(mode, sizes)| format!("{mode}: {}", sizes.join(", "))).collect::<Vec<_>>().join(" · ")
 }
@@ -218,7 +217,7 @@ fn cpu_text(cpu: &pagelab_model::machine::Cpu) -> String {
             .map(|((family, model), stepping)| format!("family {family} model {model} stepping {stepping}")),
         cpu.clock_khz.map(|khz| format!("{} MHz when read", (khz + 500) / 1000)),
         cpu.physical_bits.zip(cpu.virtual_bits).map(|(physical, virtual_)| {
-            format!("{physical} bits of physical and {virtual_} bits of virtual address")
+            format!("{physical}-bit physical and {virtual_}-bit virtual addresses")
         }),
     ];
     details.into_iter().flatten().collect::<Vec<_>>().join(", ")
@@ -252,7 +251,7 @@ fn tlb_text(tlb: &pagelab_model::machine::Tlb) -> String {
         TlbSource::Assumed(row) => {
             format!("assumed: {levels} (built-in table, {row}; override with --tlb)")
         }
-        TlbSource::UserSupplied => format!("{levels} (given by --tlb)"),
+        TlbSource::UserSupplied => format!("{levels} (from --tlb)"),
     }
 }
 
@@ -274,7 +273,7 @@ fn direct_map_text(machine: &Machine) -> String {
         let all = (map.base.0 + map.pmd.0 + map.pud.0).max(1) as f64;
         let share = |part: Bytes| format_percent(part.0 as f64 / all);
         let splits = match (map.pmd_splits, map.pud_splits) {
-            (Some(pmd), Some(pud)) => format!("; split since boot: {pmd} of 2 MiB, {pud} of 1 GiB"),
+            (Some(pmd), Some(pud)) => format!("; splits since boot: {pmd} × 2 MiB, {pud} × 1 GiB"),
             _ => String::new(),
         };
         format!(

@@ -89,7 +89,7 @@ fn write_usage(output: &mut TextReport, checkup: &Checkup) {
             _ => {}
         }
     }
-    row("not accounted", usage.unaccounted);
+    row("not accounted for", usage.unaccounted);
     row("total", usage.total);
     row("available", usage.available);
     row("swap used", usage.swap_used.filter(|_| usage.swap_total.is_some_and(|total| total.0 > 0)));
@@ -114,11 +114,11 @@ fn write_history(output: &mut TextReport, history: &VmstatHistory) {
         ("THP collapses: allocated", history.thp_collapse_alloc),
         ("THP collapses: failed", history.thp_collapse_alloc_failed),
         ("THPs split", history.thp_split),
-        ("stalls in compaction", history.compact_stalls),
-        ("… that helped", history.compact_success),
+        ("stalls in direct compaction", history.compact_stalls),
+        ("… that succeeded", history.compact_success),
         ("… that failed", history.compact_fail),
         ("pages scanned by compaction", history.compact_migrate_scanned),
-        ("stalls in reclaim", history.reclaim_stalls),
+        ("stalls in direct reclaim", history.reclaim_stalls),
         ("refaults of reclaimed pages", history.refaults),
         ("pages swapped in or out", history.swapped),
         ("OOM kills", history.oom_kills),
@@ -158,11 +158,10 @@ fn write_processes(output: &mut TextReport, snapshot: &Snapshot) {
     }
     if coverage.skipped_over_budget > 0 {
         let many = coverage.skipped_over_budget;
-        output
-            .add_indented(&format!("skipped, because walking their page tables would take too long: {many}"));
+        output.add_indented(&format!("{many} skipped: walking their page tables would take too long"));
     }
     if coverage.is_budget_spent {
-        output.add_indented("the time limit was reached before all of the largest were read");
+        output.add_indented("time limit reached before all of the largest processes were read");
     }
 }
 
@@ -203,10 +202,10 @@ fn write_alloc_failures(output: &mut TextReport, snapshot: &Snapshot) {
     let older = |length: usize| length.saturating_sub(FAILURES_MAX);
     let older = older(log.reports.len()) + older(log.kills.len());
     if older > 0 {
-        output.add_indented(&format!("{older} older ones"));
+        output.add_indented(&format!("{older} older entries"));
     }
     if log.log_overwritten {
-        output.add_indented("the start of the log is overwritten: there may be more");
+        output.add_indented("the start of the log was overwritten: there may be more");
     }
 }
 

@@ -9,7 +9,7 @@ use crate::text_report::{RowTable, TextReport};
 
 pub(super) fn write_section(output: &mut TextReport, results: &ProbeResults) {
     output.add_heading("probe");
-    output.add_indented(&format!("allowed {} ({})", format_bytes(results.budget), results.budget_limit));
+    output.add_indented(&format!("budget {} ({})", format_bytes(results.budget), results.budget_limit));
     match &results.huge {
         // The same text twice adds nothing.
         Err(absence) if results.access.as_ref().err() == Some(absence) => {
@@ -33,13 +33,12 @@ fn write_huge_pages(output: &mut TextReport, huge: &HugePageProbe) {
     let took = SampleStatistics::from_samples(huge.latency_ns.iter().map(|&ns| ns as f64).collect());
     let took = took.map_or(String::new(), |took| {
         let [median, worst] = [took.median, took.max].map(|ns| format_three_digits(ns / 1e6));
-        format!("; a request took {median} ms (median), {worst} ms (maximum)")
+        format!("; requests took {median} ms (median), {worst} ms (maximum)")
     });
     let refusal =
         huge.first_error.as_ref().map_or(String::new(), |words| format!("; first failure: {words}"));
     output.add_indented(&format!(
-        "{} of {} requested pages of {} were allocated ({} calls succeeded, verified by \
-         {}){took}{refusal}",
+        "{} of {} requested {} pages were allocated ({} calls succeeded, verified by {}){took}{refusal}",
         huge.allocated,
         huge.requested,
         format_bytes(huge.page_size),
@@ -77,9 +76,9 @@ fn write_access_times(output: &mut TextReport, access: &AccessProbe) {
             }
         }
         output.add_indented(
-            "ns for one dependent random read; programs that do other work between reads gain less. The \
-             difference is the median of interleaved turns ± its standard error: drift cancels out in it, \
-             but not in the columns",
+            "times are per dependent random read; programs that do other work between reads gain less. The \
+             difference is the median of interleaved measurements ± its standard error: drift cancels out in \
+             it, but not in the other columns",
         );
     }
     match &access.knee {
@@ -89,8 +88,8 @@ fn write_access_times(output: &mut TextReport, access: &AccessProbe) {
                 format!("between {} and {}", format_bytes(*knee), format_bytes(next))
             });
             let text = format!(
-                "page walks become visible {range}: about the reach of the largest TLB; a busy sibling on \
-                 the same core reduces it"
+                "page walks become visible {range}: about the reach of the largest TLB; a busy SMT sibling \
+                 reduces it"
             );
             output.add_indented(&text);
         }
@@ -113,7 +112,7 @@ fn difference_text(pair: &AccessPair) -> String {
                 .map(|ps| format_three_digits(ps as f64 / 1e3));
             format!("{saved} ± {error} ns")
         }
-        (Ok(_), Some(_)) => "none measured".to_owned(),
+        (Ok(_), Some(_)) => "within noise".to_owned(),
         (Ok(_), None) => "not shown".to_owned(),
     }
 }

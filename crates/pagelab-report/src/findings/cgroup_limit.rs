@@ -26,8 +26,8 @@ pub(super) fn describe_group_now(
         Some(LimitFile::Present { limit: Some(limit), .. }) => {
             format!("; the limit is now {}", format_bytes(*limit))
         }
-        Some(LimitFile::Present { limit: None, .. }) => "; it has no limit now".to_owned(),
-        Some(LimitFile::GroupGone) => format!("; the cgroup{creator} does not exist any more"),
+        Some(LimitFile::Present { limit: None, .. }) => "; it now has no limit".to_owned(),
+        Some(LimitFile::GroupGone) => format!("; the cgroup{creator} no longer exists"),
         Some(LimitFile::Unseen(absence)) => {
             format!("; it is unknown whether the cgroup{creator} still exists: {}", absence.reason())
         }
@@ -138,7 +138,7 @@ mod tests {
         check(group, present(v1, Some(64)), "", &format!("echo 134217728 > {v1}"));
         let raised = "; the limit is now 1 GiB";
         check(group, present(v2, Some(1024)), raised, &format!("echo 2147483648 > {v2}"));
-        check(group, present(v2, None), "; it has no limit now", &format!("cat {v2}"));
+        check(group, present(v2, None), "; it now has no limit", &format!("cat {v2}"));
         let odd = r"echo 134217728 > '/c/a b'\''s/memory.max'";
         check(Some("/a b's"), present("/c/a b's/memory.max", Some(64)), "", odd);
     }
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn of_a_group_that_is_gone_the_creator_is_named() {
         let gone = || Some(LimitFile::GroupGone);
-        let nobody = "; the cgroup does not exist any more";
+        let nobody = "; the cgroup no longer exists";
         check(Some("/jobs/7"), gone(), nobody, "dmesg | grep -F /jobs/7");
         check(Some("/a b"), gone(), nobody, "dmesg | grep -F '/a b'");
         let session = "/user.slice/user-0.slice/session-3.scope";
@@ -158,19 +158,19 @@ mod tests {
         check(
             Some("/system.slice/db.service"),
             gone(),
-            "; the cgroup of db.service does not exist any more",
+            "; the cgroup of db.service no longer exists",
             "systemctl set-property db.service MemoryMax=134217728",
         );
         check(
             Some("/system.slice/db.service/worker"),
             gone(),
-            "; the cgroup of db.service does not exist any more",
+            "; the cgroup of db.service no longer exists",
             "systemctl status db.service",
         );
         check(
             Some("/user.slice/user-1000.slice/user@1000.service/app.slice/db.service"),
             gone(),
-            "; the cgroup of db.service does not exist any more",
+            "; the cgroup of db.service no longer exists",
             "systemctl --user set-property db.service MemoryMax=134217728",
         );
     }

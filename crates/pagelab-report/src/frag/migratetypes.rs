@@ -14,14 +14,14 @@ use crate::text_report::{RowTable, display_width};
 
 /// The answer for the migratetypes of an access, and its source in the kernel.
 const ACCESS_LINES: [(MovableAccess, &str, &str); 4] = [
-    (MovableAccess::Usable, "it can take", " (fallbacks[] in mm/page_alloc.c)"),
+    (MovableAccess::Usable, "served from", " (fallbacks[] in mm/page_alloc.c)"),
     (
         MovableAccess::Cma,
-        "apart:",
-        " (only movable requests get it, by ALLOC_CMA, until its owner claims it)",
+        "counted separately:",
+        " (only for movable requests, with ALLOC_CMA, until the owner claims it)",
     ),
-    (MovableAccess::Refused, "it never gets", " (rmqueue_buddy in mm/page_alloc.c)"),
-    (MovableAccess::Unknown, "not counted:", ", which this version does not know"),
+    (MovableAccess::Refused, "never served from", " (rmqueue_buddy in mm/page_alloc.c)"),
+    (MovableAccess::Unknown, "not counted:", ", unknown to this version"),
 ];
 
 /// Migratetypes of a pagetypeinfo, in the kernel's order.
@@ -64,7 +64,7 @@ pub(super) fn write_movable_summary(output: &mut FragText<'_>, types: &Pagetypei
         .right(format!("F_u({})", order.0), |key| {
             cell(key, MovableAccess::Usable, &|areas| format_zone_unusable(areas, order))
         })
-        .right_if(has_cma, "CMA apart", |key| {
+        .right_if(has_cma, "CMA free", |key| {
             cell(key, MovableAccess::Cma, &|areas| free_memory_text(areas, page_size))
         })
         .right_if(has_cma, now, |key| {
@@ -124,7 +124,7 @@ fn type_lines(output: &FragText<'_>, rows: &[&MigratetypeFreeAreas]) -> Vec<Stri
 /// `1024 pageblocks of 2 MiB: Unmovable 16 (1.6 %), …`.
 fn pageblocks_text(output: &FragText<'_>, types: &Pagetypeinfo, key: &ZoneKey) -> String {
     let Some(row) = types.blocks.iter().find(|row| row.key == *key) else {
-        return "pageblocks: unknown, the text has no table of them".to_owned();
+        return "pageblocks: unknown, the input has no pageblock table".to_owned();
     };
     let total: u128 = row.counts.iter().map(|&(_, count)| u128::from(count)).sum();
     let cells = row.counts.iter().filter(|&&(_, count)| count > 0).map(|(name, count)| {
@@ -177,16 +177,19 @@ fn explain_capped_unusable(output: &mut FragText<'_>, areas: &CappedAreas, order
         &["(free − usable) / free".to_owned(), format_bounds(bounds)],
     );
     output.write_meaning(match (bounds.permille_min, bounds.permille_max) {
-        (min, max) if min == max => "the capped counts do not change it.",
+        (min, max) if min == max => "the capped counts do not affect it.",
         (0, 1000) => {
-            "unknown: the kernel stopped counting (>), both below this order, which raises F_u, and from it \
-             on, which lowers F_u."
+            "unknown: the kernel capped counts (>) both below this order, where more blocks raise F_u, and \
+             from this order up, where more blocks lower it."
         }
         (0, _) => {
-            "an upper bound: the kernel stopped counting (>) blocks that are large enough; more lower \
+            "an upper bound: the kernel capped the count (>) of blocks that are large enough; more of them \
+             lower F_u."
+        }
+        _ => {
+            "a lower bound: the kernel capped the count (>) of blocks that are too small; more of them raise \
              F_u."
         }
-        _ => "a lower bound: the kernel stopped counting (>) blocks that are too small; more raise F_u.",
     });
 }
 
@@ -194,7 +197,7 @@ fn explain_capped_unusable(output: &mut FragText<'_>, areas: &CappedAreas, order
 pub(super) fn explain_movable_request(output: &mut FragText<'_>, types: &Pagetypeinfo, key: &ZoneKey) {
     let order = output.report.order;
     output.write_line("");
-    output.write_line("  for a movable request, such as one for a huge page of a program:");
+    output.write_line("  for a movable request, such as a huge page for a program:");
     let Some(usable) = MovableAccess::Usable.free_areas(types, key) else {
         output.write_meaning("unknown: the counts exceed 64 bits.");
         return;
@@ -207,8 +210,8 @@ pub(super) fn explain_movable_request(output: &mut FragText<'_>, types: &Pagetyp
     }
     if let Some(names) = list_types(types, MovableAccess::Usable) {
         output.write_meaning(&format!(
-            "m has the free blocks of {names}: a movable request takes its own type first, then those of the \
-             other types (fallbacks[] in mm/page_alloc.c)."
+            "m counts the free blocks of {names}: a movable request uses its own type first, then falls back \
+             to the others (fallbacks[] in mm/page_alloc.c)."
         ));
     }
     if list_types(types, MovableAccess::Cma).is_some()
@@ -216,8 +219,8 @@ pub(super) fn explain_movable_request(output: &mut FragText<'_>, types: &Pagetyp
     {
         let pages = format_count(cma.counts_min.free_pages());
         output.write_meaning(&format!(
-            "apart: CMA, {} pages, {} blocks of order {}. Only movable requests get them (ALLOC_CMA), and \
-             the owner of the area moves them away when it claims it.",
+            "not in m: CMA, {} pages, {} blocks of order {}. Only movable requests may use them (ALLOC_CMA), \
+             and their pages are migrated away when the owner claims the area.",
             mark_lower_bound(pages, cma.is_exact()),
             suitable_blocks_text(&cma, order),
             order.0
@@ -225,11 +228,12 @@ pub(super) fn explain_movable_request(output: &mut FragText<'_>, types: &Pagetyp
     }
     if let Some(names) = list_types(types, MovableAccess::Refused) {
         output.write_meaning(&format!(
-            "apart: {names}. No movable request gets these blocks (rmqueue_buddy in mm/page_alloc.c)."
+            "not in m: {names}. Movable requests never get these blocks (rmqueue_buddy in mm/page_alloc.c)."
         ));
     }
     if let Some(names) = list_types(types, MovableAccess::Unknown) {
-        output
-            .write_meaning(&format!("apart: {names}. This version does not know who may take these blocks."));
+        output.write_meaning(&format!(
+            "not in m: {names}. This version does not know which requests may use these blocks."
+        ));
     }
 }

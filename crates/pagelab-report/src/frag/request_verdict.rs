@@ -11,14 +11,14 @@ pub(super) fn explain(output: &mut FragText<'_>, at: usize) {
     let report = output.report;
     if report.source.kind != "show_mem" {
         output.write_meaning(
-            "watermarks and lowmem_reserve are not considered: they may refuse a request although a block is \
-             free.",
+            "watermarks and lowmem_reserve are not considered: a request may fail on them although a block \
+             is free.",
         );
         return;
     }
     let Some(request) = report.request else {
         output.write_meaning(
-            "whether the zone may serve the request is unknown: the report does not state its gfp flags.",
+            "unknown whether the zone may serve the request: the report does not state the gfp flags.",
         );
         return;
     };
@@ -41,14 +41,14 @@ pub(super) fn explain(output: &mut FragText<'_>, at: usize) {
             write_check(output, &check, ">");
             output.write_meaning(&format!(
                 "the watermark allows this request here ({flags}): it would succeed now. The report is \
-                 printed after the failure; free memory may have changed."
+                 printed after the failure; free memory may have changed since."
             ));
         }
         ZoneVerdict::Refused(check) => {
             write_check(output, &check, "≤");
             let cause = if check.reserve > check.mark { "lowmem_reserve" } else { "the watermark" };
             output.write_meaning(&format!(
-                "{cause} refuses this request here ({flags}, up to zone {}): it would fail although a block \
+                "{cause} blocks this request here ({flags}, highest zone {}): it would fail although a block \
                  is free (__zone_watermark_ok in mm/page_alloc.c).",
                 check.highest_zone
             ));
@@ -62,11 +62,11 @@ pub(super) fn explain(output: &mut FragText<'_>, at: usize) {
              include/linux/gfp.h)."
         )),
         ZoneVerdict::NoUsableType { letters } => output.write_meaning(&format!(
-            "the watermark allows this request here ({flags}), but the migratetypes of the blocks that are \
-             large enough, {letters}, do not serve it: it would fail."
+            "the watermark allows this request here ({flags}), but it cannot use the migratetypes of the \
+             blocks that are large enough, {letters}: it would fail."
         )),
         ZoneVerdict::Unknown { reason } => {
-            output.write_meaning(&format!("whether the zone may serve the request is unknown: {reason}."));
+            output.write_meaning(&format!("unknown whether the zone may serve the request: {reason}."));
         }
     }
 }
@@ -90,8 +90,8 @@ fn write_check(output: &mut FragText<'_>, check: &WatermarkCheck, relation: &str
 
 fn write_step(output: &mut FragText<'_>, step: SmallerBlocksCheck) {
     output.write_meaning(&format!(
-        "kernels since 4.4 allow this request here. Earlier ones refuse it: without the free blocks below \
-         order {}, {} pages remain, and the mark is {}.",
+        "kernels since 4.4 allow this request here. Earlier kernels refuse it: without the free blocks below \
+         order {}, {} pages remain, and the watermark is {}.",
         step.order.0, step.usable, step.mark
     ));
 }

@@ -117,7 +117,7 @@ fn the_table() {
              0  Normal   84 KiB           1   0.809  -1.000   0.625  ▁▄▇█
              1  Normal   16 KiB           1   0.000  -1.000   0.000  ▁▁▁█
              1  Movable     0 B           0   1.000   0.000   0.000  ████
-          without any memory: node 2 DMA
+          zones without memory: node 2 DMA
 
           node 0, zone DMA
           order   block  free blocks  usable pages    F_u   paper  types

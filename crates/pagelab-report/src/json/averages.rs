@@ -17,20 +17,20 @@ pub fn to_document(lines: &[RunAverages]) -> Value {
     document_header("usage").field("runs", to_array(lines, run)).into()
 }
 
-const ONE_SAMPLE: &str = "there is only one sample";
+const ONE_SAMPLE: &str = "there is only one reading";
 
 fields! { fn usage_fields(of: RunAverages);
     "name": string, "the file, as named on the command line" => of.file.as_str();
-    "machine": string (null: "the run does not state it"), "the host name" => of.machine.as_deref();
-    "started_realtime_ns": integer, "the start, nanoseconds since 1970 UTC" => of.started_realtime_ns;
+    "machine": string (null: "not recorded in the run"), "host name" => of.machine.as_deref();
+    "started_realtime_ns": integer, "start time, in nanoseconds since 1970 (UTC)" => of.started_realtime_ns;
 }
 
 fields! { fn average_fields(of: Averages);
-    "readings": integer, "number of meminfo readings in the amounts" => of.readings;
-    "readings_left_out": integer, "readings with a missing field" => of.readings_left_out;
-    "span_ns": integer, "from the first reading to the last" => of.span_ns;
-    "every_ns": integer (null: ONE_SAMPLE), "median distance of two readings" => of.typical_interval_ns;
-    "gap_max_ns": integer (null: ONE_SAMPLE), "longest distance of two readings" => of.interval_max_ns;
+    "readings": integer, "number of meminfo readings that count" => of.readings;
+    "readings_left_out": integer, "readings skipped because a field is missing" => of.readings_left_out;
+    "span_ns": integer, "time from the first reading to the last" => of.span_ns;
+    "every_ns": integer (null: ONE_SAMPLE), "median interval between readings" => of.typical_interval_ns;
+    "gap_max_ns": integer (null: ONE_SAMPLE), "longest interval between readings" => of.interval_max_ns;
     "total_bytes": object, "MemTotal" => statistics_json(&of.total);
     "free_bytes": object, "MemFree" => statistics_json(&of.free);
     "used_bytes": object, "MemTotal − MemFree" => statistics_json(&of.used);
@@ -38,9 +38,9 @@ fields! { fn average_fields(of: Averages);
         read(&of.page_cache, statistics_json);
     "used_less_page_cache_bytes": object (reading), "used minus page cache" =>
         read(&of.used_less_page_cache, statistics_json);
-    "minor_faults_per_s": object (reading), "growth of pgfault − pgmajfault" =>
+    "minor_faults_per_s": object (reading), "rate of pgfault − pgmajfault" =>
         read(&of.faults_per_second, |faults: &FaultRates| statistics_json(&faults.minor));
-    "major_faults_per_s": object (reading), "growth of pgmajfault" =>
+    "major_faults_per_s": object (reading), "rate of pgmajfault" =>
         read(&of.faults_per_second, |faults: &FaultRates| statistics_json(&faults.major));
 }
 
@@ -49,8 +49,8 @@ fn statistics_json(of: &TimeStatistics) -> Value {
 }
 
 fields! { fn statistics_fields(of: TimeStatistics);
-    "mean": number, "over time" => of.mean;
-    "min": number, "the smallest reading" => of.min;
-    "max": number, "the largest reading" => of.max;
-    "p95": number, "95th percentile over time" => of.percentile_95;
+    "mean": number, "time-weighted mean" => of.mean;
+    "min": number, "smallest reading" => of.min;
+    "max": number, "largest reading" => of.max;
+    "p95": number, "time-weighted 95th percentile" => of.percentile_95;
 }

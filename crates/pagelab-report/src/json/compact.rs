@@ -47,7 +47,7 @@ pub fn to_document(before: &Snapshot, after: &Snapshot, compaction: &CompactionR
             kernel.map(|act| kernel_compaction_json(act, &compaction.early_ends)),
             NO_KERNEL_RUN_REASON,
         )
-        .optional("thp_requests", requests, "no huge page was requested")
+        .optional("thp_requests", requests, "no huge pages were requested")
         .optional("drop_caches_ns", compaction.actions.drop_caches_ns, NOT_DROPPED_REASON)
         .optional("page_cache_freed_bytes", freed.map(|freed| signed(freed.page_cache)), NOT_DROPPED_REASON)
         .optional("slab_freed_bytes", freed.map(|freed| signed(freed.slab)), NOT_DROPPED_REASON)
@@ -57,7 +57,7 @@ pub fn to_document(before: &Snapshot, after: &Snapshot, compaction: &CompactionR
         .into()
 }
 
-const NOT_DROPPED_REASON: &str = "no cache was dropped, or meminfo is not readable";
+const NOT_DROPPED_REASON: &str = "no caches were dropped, or meminfo is unreadable";
 
 const NO_KERNEL_RUN_REASON: &str = "compact_memory was not written";
 
@@ -75,7 +75,7 @@ fn kernel_compaction_json(action: &KernelCompaction, early_ends: &[EarlyEnd]) ->
         .field("times", action.run_count)
         .field("ended_early", to_array(early_ends, early_end_json))
         .with_reading("scanners", &action.runs, |runs| to_array(runs, run_json))
-        .optional("huge_pages_after", action.huge_pages_after, "not measured in between")
+        .optional("huge_pages_after", action.huge_pages_after, "not measured after this step")
 }
 
 fn early_end_json(end: &EarlyEnd) -> JsonObject {
@@ -92,7 +92,7 @@ fn early_end_json(end: &EarlyEnd) -> JsonObject {
         .optional("unscanned_share", end.unscanned_share, NO_ZONE_REASON)
 }
 
-const NO_ZONE_REASON: &str = "known from counters of all zones only";
+const NO_ZONE_REASON: &str = "known only from counters that cover all zones";
 
 fn request_compaction_json(action: &RequestCompaction, compaction: &CompactionReport) -> JsonObject {
     let early_ends = compaction.early_ends_last.as_ref().map(|early| to_array(early, early_end_json));
@@ -103,7 +103,7 @@ fn request_compaction_json(action: &RequestCompaction, compaction: &CompactionRe
         .field("huge_pages", action.allocated)
         .field("by_collapse", action.allocated_by_collapse)
         .field("stopped", action.stop_reason)
-        .optional("ended_early", early_ends, "no further compaction was started")
+        .optional("ended_early", early_ends, "no further compaction ran")
 }
 
 fn snapshot_json(snapshot: &Snapshot, checkup: &Checkup) -> JsonObject {

@@ -28,35 +28,34 @@ pub fn to_document(runs: &[Run], comparison: &RunComparison) -> Value {
 }
 
 fields! { fn row_fields(of: ComparisonRow);
-    "workload": string, "its name" => of.workload.as_str();
-    "variant": string, "its name" => of.variant.as_str();
-    "phase": string (left out), "the phase of the trial" =>
+    "workload": string, "name of the workload" => of.workload.as_str();
+    "variant": string, "name of the variant" => of.variant.as_str();
+    "phase": string (left out), "phase of the trial" =>
         Some(of.head.phase.as_str()).filter(|phase| !phase.is_empty());
-    "measure": string, "its name" => of.head.name.as_str();
+    "measure": string, "name of the measure" => of.head.name.as_str();
     "unit": string, "unit of the values" => of.head.unit.0.as_str();
     "better": string, "`lower`, `higher`, `neither`" => of.head.better.slug();
-    "is_judged": boolean, "whether it judges the workload" => of.is_judging_measure;
-    "cells": array, "one for each run, below" => cell_fields().array(&of.cells);
+    "is_judged": boolean, "whether the workload is judged by this measure" => of.is_judging_measure;
+    "cells": array, "one per run, below" => cell_fields().array(&of.cells);
 }
 
-const NO_RATIO: &str =
-    "it is the first run, or there are fewer than two values above 0 in it or in the first run";
+const NO_RATIO: &str = "this is the first run, or it or the first run has fewer than two values above 0";
 
 fields! { fn cell_fields(of: RunCell);
-    "values": array, "the counted values" => of.values.clone();
-    "median": number (null: "no trial has it"), "of the values" => of.median;
-    "against_first": object (null: NO_RATIO), "geometric means against the first run, below" =>
+    "values": array, "values of the trials that count" => of.values.clone();
+    "median": number (null: "no trial has a value"), "median of the values" => of.median;
+    "against_first": object (null: NO_RATIO), "geometric mean relative to the first run, below" =>
         of.to_first_run.as_ref().map(|of| run_ratio_fields().object(of));
-    "effect": object (null: "it is the baseline, or has no ratio to the baseline"),
-        "against the baseline of the same run: `speed_up`, `speed_up_interval`, `verdict`" =>
+    "effect": object (null: "this is the baseline, or it has no ratio to the baseline"),
+        "relative to the baseline of the same run: `speed_up`, `speed_up_interval`, `verdict`" =>
         of.effect.as_ref().map(effect_json);
-    "effect_against_first": object (null: NO_RATIO), "that effect against the first run's, below" =>
+    "effect_against_first": object (null: NO_RATIO), "this effect relative to that of the first run, below" =>
         of.effect_to_first_run.as_ref().map(|of| run_ratio_fields().object(of));
 }
 
 fields! { fn run_ratio_fields(of: RunRatio);
-    "ratio": number, "this run divided by the first" => of.ratio;
-    "ratio_interval": object, "by Welch's t: `low`, `high`, `level` 0.95" =>
+    "ratio": number, "this run divided by the first run" => of.ratio;
+    "ratio_interval": object, "Welch's interval: `low`, `high`, `level` 0.95" =>
         interval_json(Some(of.interval), CONFIDENCE_LEVEL);
     "verdict": string, "as in `experiment`" => verdict_slug(of.verdict);
 }
@@ -66,6 +65,6 @@ fn effect_json(effect: &Effect) -> JsonObject {
     let interval = interval_json(found, CONFIDENCE_LEVEL);
     JsonObject::new()
         .field("speed_up", speed_up)
-        .optional("speed_up_interval", interval, "one pair has no interval")
+        .optional("speed_up_interval", interval, "a single pair has no interval")
         .field("verdict", verdict_slug(effect.verdict))
 }

@@ -20,9 +20,9 @@ use super::memory_needs;
 use super::object::{JsonObject, to_array};
 use crate::fields::{fields, read};
 
-const UNTIMED: &str = "a simulated trial has no time";
-const NO_VALUE: &str = "no trial of this variant has it";
-const ONE_PAIR: &str = "one pair has no interval";
+const UNTIMED: &str = "simulated trials have no times";
+const NO_VALUE: &str = "no trial of this variant has a value";
+const ONE_PAIR: &str = "a single pair has no interval";
 const NO_PAIRS: &str = "there are no pairs";
 
 /// Builds the plan, the trials and the results.
@@ -60,29 +60,31 @@ fn build_document(
         .field("plan", plan_fields().object(plan))
         .field("trials", trial_fields().array(trials))
         .field("effects", workload_effect_fields().array(workloads))
-        .optional("needs", needs, "the machine is simulated, and no limit was varied")
+        .optional("needs", needs, "the machine is simulated; no memory limit was varied")
         .field("differences", simulated::differences_json(&differences))
-        .optional("sweep", simulated::sweep_json(experiment), "it is no sweep, or no trial has the measure")
+        .optional("sweep", simulated::sweep_json(experiment), "not a sweep, or no trial has the measure")
 }
 
 fields! { fn plan_fields(of: Plan);
     "name": string, "short name" => of.name.as_str();
-    "question": string, "the question that it answers" => of.question.as_str();
-    "explanation": string, "description, and how to read its numbers" => of.explanation.trim();
+    "question": string, "the question that the experiment answers" => of.question.as_str();
+    "explanation": string, "description, and how to interpret the numbers" => of.explanation.trim();
     "origin": string, "`built in`, a path, `command line`, `perf stat -x`" => of.origin.as_str();
     "recipe": string, "text of the recipe" => of.recipe.as_str();
     "place": string, "`host`, `simulator`, `imported`" => of.place.as_str();
     "simulator": string (null: "the trials are not simulated"),
-        "its version; only results of one version are comparable" => of.simulator.as_deref();
+        "version of the simulator; only results of the same version are comparable" =>
+        of.simulator.as_deref();
     "workloads": array, "below" => workload_fields().array(&of.workloads);
     "variants": array, "below" => variant_fields().array(&of.variants);
-    "baseline": string (null: "a sweep has no baseline"), "name of a variant" => baseline_name(of);
-    "sequence": string, "`abba`, `blocks`, `by_seed`: all points, then the next seed" => of.sequence.slug();
-    "seed": integer, "seed of the order and of the workloads; the first of a grid" => of.seed;
-    "loss": number, "the share of time that less memory may cost" => of.loss;
+    "baseline": string (null: "a sweep has no baseline"), "name of the baseline variant" => baseline_name(of);
+    "sequence": string, "`abba`, `blocks`, `by_seed` (all points, then the next seed)" => of.sequence.slug();
+    "seed": integer, "seed of the trial order and of the workloads; in a grid, the first seed" => of.seed;
+    "loss": number, "acceptable slow-down with less memory, as a share of the time" => of.loss;
     "slots": integer, "number of planned trials" => of.schedule.len();
-    "schedule": array (null: "a grid computes its slots"), "the slots of a list, below" => schedule_json(of);
-    "grid": object (null: "the schedule is a list"), "points and seeds, below" => simulated::grid_json(of);
+    "schedule": array (null: "the schedule is a grid"), "slots of the schedule, below" => schedule_json(of);
+    "grid": object (null: "the schedule is a list"), "points and seeds of the grid, below" =>
+        simulated::grid_json(of);
 }
 
 pub(crate) fn baseline_name(plan: &Plan) -> Option<&str> {
@@ -90,17 +92,18 @@ pub(crate) fn baseline_name(plan: &Plan) -> Option<&str> {
 }
 
 fields! { fn workload_fields(of: PlannedWorkload);
-    "name": string, "unique in the experiment" => of.name.as_str();
-    "command": array, "its words" => of.command.clone();
-    "generator": string, "what generates its accesses or its input" => of.generator.as_str();
-    "merit": string (null: "the time judges it"), "the measure that judges it" => of.merit.as_deref();
-    "simulated": object (left out), "its configuration in the simulator, below" =>
+    "name": string, "unique within the experiment" => of.name.as_str();
+    "command": array, "command line, one word per element" => of.command.clone();
+    "generator": string, "what generates its memory accesses or its input" => of.generator.as_str();
+    "merit": string (null: "judged by its run time"), "measure by which the workload is judged" =>
+        of.merit.as_deref();
+    "simulated": object (left out), "simulator configuration, below" =>
         of.simulated.as_ref().map(|of| simulated::configuration_fields().object(of));
 }
 
 fields! { fn variant_fields(of: PlannedVariant);
-    "name": string, "unique in the experiment; in the simulator the scheme" => of.name.as_str();
-    "settings": array, "each `key` and `value`" => settings_json(&of.settings);
+    "name": string, "unique within the experiment; in the simulator, the scheme" => of.name.as_str();
+    "settings": array, "settings, each with `key` and `value`" => settings_json(&of.settings);
     "asks_for_huge_pages": boolean, "whether it requests huge pages" => of.asks_for_huge_pages;
 }
 
@@ -126,10 +129,10 @@ pub(crate) struct SlotRow<'a> {
 }
 
 fields! { fn slot_fields<'a>(of: SlotRow<'a>);
-    "workload": string, "its name" => workload_name(of.plan, of.slot.workload);
-    "variant": string, "its name" => variant_name(of.plan, of.slot.variant);
-    "round": integer, "trials of a workload and a round are compared" => of.slot.round;
-    "role": string, "`warm_up`, `measured`, `twin`: the baseline again" => of.slot.role.slug();
+    "workload": string, "name of the workload" => workload_name(of.plan, of.slot.workload);
+    "variant": string, "name of the variant" => variant_name(of.plan, of.slot.variant);
+    "round": integer, "trials of the same workload and round are compared" => of.slot.round;
+    "role": string, "`warm_up`, `measured`, `twin` (a second trial of the baseline)" => of.slot.role.slug();
 }
 
 pub(crate) fn workload_name(plan: &Plan, workload: usize) -> &str {
@@ -170,29 +173,34 @@ impl<'a> TrialRow<'a> {
 }
 
 fields! { fn trial_fields<'a>(of: TrialRow<'a>);
-    "slot": integer, "its index in the schedule" => of.trial.slot;
+    "slot": integer, "index in the schedule" => of.trial.slot;
     "of": object (null: "the plan has no such slot"), "the slot, as in `schedule`" =>
         of.slot().map(|slot| slot_fields().object(&slot));
     "point": integer (left out), "index of the point, in a grid" => of.point_and_seed().map(|(of, _)| of);
     "seed": integer (left out), "the seed, in a grid" => of.point_and_seed().map(|(_, of)| of);
-    "began_ns": integer (null: UNTIMED), "since the start of the run" => of.time(of.trial.began_ns);
-    "ended_ns": integer (null: UNTIMED), "since the start of the run" => of.time(of.trial.ended_ns);
+    "began_ns": integer (null: UNTIMED), "start, relative to the start of the run" =>
+        of.time(of.trial.began_ns);
+    "ended_ns": integer (null: UNTIMED), "end, relative to the start of the run" =>
+        of.time(of.trial.ended_ns);
     "end": string,
         "`done`, `failed`, `killed`, `out_of_memory`, `timed_out`, `invalid_result`, `left_processes`, \
          `not_started`, `rejected`, `lost`, `stopped`" => trial_end_fields(&of.trial.end).0;
-    "end_number": integer (null: "this end has no number"),
-        "exit code, signal, nanoseconds, or processes left behind" => trial_end_fields(&of.trial.end).1;
-    "end_detail": string (null: "this end has no details"),
-        "the invalid output, or why it was not started, was rejected or was lost" =>
+    "end_number": integer (null: "this kind of end has no number"),
+        "exit code, signal, time limit in nanoseconds, or number of processes left behind" =>
+            trial_end_fields(&of.trial.end).1;
+    "end_detail": string (null: "this kind of end has no details"),
+        "the invalid output, or why the trial was not started, was rejected or was lost" =>
             trial_end_fields(&of.trial.end).2;
     "measures": array, "below" => measures_json(of.measures);
-    "flags": array, "caveats of the numbers, below" => flag_fields().array(&of.trial.flags);
-    "last_output": string, "the last lines of a trial that failed" => of.trial.last_output.as_str();
-    "notes": array (left out), "notes of the load, if there are some" =>
+    "flags": array, "caveats about the numbers, below" => flag_fields().array(&of.trial.flags);
+    "last_output": string, "last lines of output, if the trial failed" => of.trial.last_output.as_str();
+    "notes": array (left out), "notes of the load, if any" =>
         Some(&of.trial.notes).filter(|of| !of.is_empty()).cloned();
-    "series": array (left out), "values along the trial, below; in a grid, or if there are some" =>
+    "series": array (left out),
+        "values over the course of the trial, below; always present in a grid, otherwise if any" =>
         of.shown(&of.trial.series).map(|series| simulated::series_fields().array(series));
-    "pictures": integer (left out), "pictures of memory in the file; in a grid, or if there are some" =>
+    "pictures": integer (left out),
+        "number of memory pictures in the file; always present in a grid, otherwise if any" =>
         Some(of.trial.pictures).filter(|&count| count > 0 || of.plan.schedule.grid().is_some());
 }
 
@@ -209,8 +217,8 @@ fn measures_json(measures: &[Measure]) -> Value {
 }
 
 fields! { fn measure_fields(of: Measure);
-    "phase": string (left out), "the phase of the trial" => phase_name(of);
-    "name": string, "unique in its phase" => of.name.as_str();
+    "phase": string (left out), "phase of the trial" => phase_name(of);
+    "name": string, "unique within its phase" => of.name.as_str();
     "unit": string, "unit of the value" => of.unit.0.as_str();
 }
 
@@ -223,8 +231,10 @@ fields! { fn value_fields(of: Measure);
 
 // Fields of a measure in the simulator.
 fields! { fn exact_fields(of: Measure);
-    "numerator": integer (left out), "in the simulator" => of.exact.map(|exact| exact.numerator);
-    "denominator": integer (left out), "in the simulator; 1 for a count" => of.exact.map(|of| of.denominator);
+    "numerator": integer (left out), "in the simulator: numerator of the exact value" =>
+        of.exact.map(|exact| exact.numerator);
+    "denominator": integer (left out), "in the simulator: denominator of the exact value, 1 for a count" =>
+        of.exact.map(|of| of.denominator);
 }
 
 /// Returns the name of an end, its number (exit code, signal, nanoseconds, processes), and its text.
@@ -332,7 +342,7 @@ impl<'a> EffectRow<'a> {
 
     /// A number from random draws.
     fn draw<V: Into<Value>>(&self, number: fn(&PairedRatios, u64) -> Option<V>) -> Result<Value, String> {
-        let reason = if self.with_draws { ONE_PAIR } else { "not in a page: pagelab report --json" };
+        let reason = if self.with_draws { ONE_PAIR } else { "not in a page; see pagelab report --json" };
         let effect = self.effect().filter(|_| self.with_draws);
         effect.and_then(|of| number(&of.pairs, self.plan.seed)).map(V::into).ok_or(reason.to_owned())
     }
@@ -347,13 +357,13 @@ impl<'a> EffectRow<'a> {
 }
 
 fields! { fn workload_effect_fields<'a>(of: EffectRow<'a>);
-    "workload": string, "its name" => workload_name(of.plan, of.workload.workload);
-    "judged_by": string (null: "nothing was measured"), "the measure by which it is judged" =>
+    "workload": string, "name of the workload" => workload_name(of.plan, of.workload.workload);
+    "judged_by": string (null: "nothing was measured"), "measure by which the workload is judged" =>
         of.workload.primary_measure().map(|of| of.name.as_str());
     "advice": string (null: "no THP modes were compared"),
         "`always`, `madvise`, `never`, `no_difference`, `too_few`, `not_huge`, `undecided`" =>
         of.workload.advice.map(advice_slug);
-    "trials": array, "for each variant, below" => {
+    "trials": array, "one entry per variant, below" => {
         let columns = 0..of.workload.trials.len();
         let rows = columns.map(|column| EffectRow { column, ..of.clone() });
         column_fields().and(count_fields()).array(rows)
@@ -366,18 +376,20 @@ fields! { fn workload_effect_fields<'a>(of: EffectRow<'a>);
 
 // Fields of a variant, and of its point in a grid.
 fields! { fn column_fields<'a>(of: EffectRow<'a>);
-    "variant": string, "its name" => of.column().map_or("", |column| variant_name(of.plan, column.variant));
+    "variant": string, "name of the variant" =>
+        of.column().map_or("", |column| variant_name(of.plan, column.variant));
     "point": integer (left out), "index of the point, in a grid" => of.column().and_then(|of| of.point);
 }
 
 fields! { fn count_fields<'a>(of: EffectRow<'a>);
-    "planned": integer, "without warm-ups and twins" => of.counts().planned;
-    "done": integer, "their measures count" => of.counts().completed;
-    "failed": integer, "ended otherwise" => of.counts().failed;
-    "out_of_memory": integer, "of `failed`" => of.counts().out_of_memory;
-    "not_huge": integer, "done, without the requested huge pages" => of.counts().without_huge_pages;
-    "huge_unseen": integer, "of `not_huge`, those for which it is unknown" => of.counts().huge_pages_unknown;
-    "not_applied": integer, "done, but not with the requested setting" => of.counts().not_applied;
+    "planned": integer, "planned trials, without warm-ups and twins" => of.counts().planned;
+    "done": integer, "completed trials, whose measures count" => of.counts().completed;
+    "failed": integer, "trials that ended in any other way" => of.counts().failed;
+    "out_of_memory": integer, "trials in `failed` that ran out of memory" => of.counts().out_of_memory;
+    "not_huge": integer, "completed, but without the requested huge pages" => of.counts().without_huge_pages;
+    "huge_unseen": integer, "trials in `not_huge` for which this is unknown" =>
+        of.counts().huge_pages_unknown;
+    "not_applied": integer, "completed, but without the requested setting" => of.counts().not_applied;
 }
 
 fn measure_effect_json(row: &EffectRow<'_>) -> Value {
@@ -398,39 +410,43 @@ fn measure_effect_json(row: &EffectRow<'_>) -> Value {
 }
 
 fields! { fn measure_effect_fields<'a>(of: EffectRow<'a>);
-    "phase": string (left out), "the phase of the trial" => phase_name(of.measure());
-    "name": string, "unique in its phase" => of.measure().name.as_str();
+    "phase": string (left out), "phase of the trial" => phase_name(of.measure());
+    "name": string, "unique within its phase" => of.measure().name.as_str();
     "unit": string, "unit of the values" => of.measure().unit.0.as_str();
-    "contrast": string, "as declared: `ratio`, `difference`" => contrast_slug(of.measure().contrast);
+    "contrast": string, "how variants are compared: `ratio`, `difference`" =>
+        contrast_slug(of.measure().contrast);
 }
 
 // Fields of a measure that is compared by ratios.
 fields! { fn ratio_measure_fields<'a>(of: EffectRow<'a>);
     "better": string, "with ratios: `lower`, `higher`, `neither`" => of.measure().better.slug();
-    "source": string, "with ratios: the file, call or workload that it is from" =>
+    "source": string, "with ratios: the file, call or workload that supplied it" =>
         of.measure().source.as_str();
-    "noise_floor": object (reading), "with ratios: the difference of equal settings, below" =>
+    "noise_floor": object (reading), "with ratios: difference between equal settings, below" =>
         read(&of.measure().noise_floor, |floor| noise_floor_fields().object(floor));
 }
 
 fields! { fn noise_floor_fields(of: NoiseFloor);
     "ratio": number, "above 1" => of.ratio;
     "pairs": integer, "pairs of equal settings" => of.pairs;
-    "is_of_all_workloads": boolean, "true if this workload has too few" => of.is_pooled;
+    "is_of_all_workloads": boolean,
+        "whether the pairs of all workloads were pooled because this one has too few" => of.is_pooled;
 }
 
 fields! { fn variant_effect_fields<'a>(of: EffectRow<'a>);
-    "values": array, "the counted values, by round" => of.variant().values.clone();
-    "median": number (null: NO_VALUE), "of the values" => of.statistics(|of| of.median);
+    "values": array, "values of the trials that count, by round" => of.variant().values.clone();
+    "median": number (null: NO_VALUE), "median of the values" => of.statistics(|of| of.median);
 }
 
 // Fields of a variant that is compared by ratios.
 fields! { fn ratio_fields<'a>(of: EffectRow<'a>);
-    "lower_quartile": number (null: NO_VALUE), "with ratios" => of.statistics(|of| of.lower_quartile);
-    "upper_quartile": number (null: NO_VALUE), "with ratios" => of.statistics(|of| of.upper_quartile);
-    "mean": object (null: "there are no values, or one is not above 0"),
-        "with ratios: geometric mean `value`, its interval `low`, `high`" => mean_json(of.variant());
-    "effect": object (reading), "with ratios: against the baseline, below" =>
+    "lower_quartile": number (null: NO_VALUE), "with ratios: lower quartile of the values" =>
+        of.statistics(|of| of.lower_quartile);
+    "upper_quartile": number (null: NO_VALUE), "with ratios: upper quartile of the values" =>
+        of.statistics(|of| of.upper_quartile);
+    "mean": object (null: "there are no values, or not all are above 0"),
+        "with ratios: geometric mean `value`, with its interval `low`, `high`" => mean_json(of.variant());
+    "effect": object (reading), "with ratios: effect relative to the baseline, below" =>
         match of.variant().effect_absence() {
             Some(absence) => Err(absence.to_string()),
             None => Ok(effect_fields().object(of)),
@@ -440,21 +456,21 @@ fields! { fn ratio_fields<'a>(of: EffectRow<'a>);
 // Fields of a variant that is compared by differences.
 fields! { fn median_fields<'a>(of: EffectRow<'a>);
     "median_interval": object (null: "fewer than 6 values"),
-        "with differences: of the median, by order statistics: `low`, `high`, `level`" =>
+        "with differences: interval of the median from order statistics: `low`, `high`, `level`" =>
         of.variant().median_interval().map(simulated::interval_json);
 }
 
 // Fields of a variant that is compared by differences from a baseline.
 fields! { fn difference_fields<'a>(of: EffectRow<'a>);
-    "difference": object (null: "it is the baseline, or no round has both"),
-        "with differences and a baseline: against the baseline, below" =>
+    "difference": object (null: "this is the baseline, or no round has a value of both"),
+        "with differences and a baseline: difference from the baseline, below" =>
         of.variant().difference().map(|of| simulated::difference_fields().object(of));
 }
 
 /// Builds the geometric mean with its interval.
 fn mean_json(variant: &VariantEffect) -> Option<Value> {
     let (mean, found) = variant.geometric_mean()?;
-    let reason = "one value has no interval";
+    let reason = "a single value has no interval";
     let object = JsonObject::new()
         .field("value", mean)
         .optional("low", found.map(|found| found.low), reason)
@@ -468,25 +484,30 @@ pub(super) fn interval_json(interval: Option<RatioInterval>, level: f64) -> Opti
 }
 
 fields! { fn effect_fields<'a>(of: EffectRow<'a>);
-    "pairs": integer, "rounds with both" => of.effect().map(|of| of.pairs.pair_count());
+    "pairs": integer, "rounds with a value of both variants" => of.effect().map(|of| of.pairs.pair_count());
     "ratio": number, "geometric mean of variant / baseline over the pairs" => of.effect().map(|of| of.ratio);
-    "ratio_interval": object (null: ONE_PAIR), "by t: `low`, `high`, `level` 0.95" =>
+    "ratio_interval": object (null: ONE_PAIR), "Student's t interval: `low`, `high`, `level` 0.95" =>
         of.effect().and_then(|of| interval_json(of.interval, CONFIDENCE_LEVEL));
-    "ratio_by_ranks": object (null: "no such interval for this number of pairs"),
-        "by Wilcoxon's test, with its true `level`" =>
+    "ratio_by_ranks": object (null: "too few or too many pairs for this interval"),
+        "interval of Wilcoxon's signed-rank test, with its exact `level`" =>
         of.effect().and_then(|of| of.pairs.rank_interval()).map(|(of, level)| interval_json(Some(of), level));
-    "ratio_by_bootstrap": object (reading), "by a seeded percentile bootstrap; too narrow with few pairs" =>
+    "ratio_by_bootstrap": object (reading),
+        "percentile bootstrap interval (seeded); too narrow with few pairs" =>
         of.draw(|pairs, seed| interval_json(pairs.bootstrap_interval(seed), CONFIDENCE_LEVEL));
-    "ratio_median": number (null: NO_PAIRS), "of the ratios" => of.ratios(|of| of.median);
-    "ratio_lower_quartile": number (null: NO_PAIRS), "of the ratios" => of.ratios(|of| of.lower_quartile);
-    "ratio_upper_quartile": number (null: NO_PAIRS), "of the ratios" => of.ratios(|of| of.upper_quartile);
-    "permutation_p": number (reading), "p-value: share of the permutations within pairs whose ratio is at \
-                                        least as far from 1" =>
+    "ratio_median": number (null: NO_PAIRS), "median of the ratios" => of.ratios(|of| of.median);
+    "ratio_lower_quartile": number (null: NO_PAIRS), "lower quartile of the ratios" =>
+        of.ratios(|of| of.lower_quartile);
+    "ratio_upper_quartile": number (null: NO_PAIRS), "upper quartile of the ratios" =>
+        of.ratios(|of| of.upper_quartile);
+    "permutation_p": number (reading),
+        "p-value: share of the within-pair permutations whose ratio is at least as far from 1" =>
         of.draw(PairedRatios::permutation_p);
-    "speed_up": number, "the ratio, or its inverse: more is better" => of.effect().map(|of| of.speed_up().0);
-    "speed_up_interval": object (null: ONE_PAIR), "by t: `low`, `high`, `level` 0.95" =>
+    "speed_up": number, "the ratio or its inverse, so that higher is better" =>
+        of.effect().map(|of| of.speed_up().0);
+    "speed_up_interval": object (null: ONE_PAIR), "Student's t interval: `low`, `high`, `level` 0.95" =>
         of.effect().and_then(|of| interval_json(of.speed_up().1, CONFIDENCE_LEVEL));
-    "saved_percent": number, "100 × (1 − ratio), for rates 100 × (1 − 1 / ratio); negative: more is needed" =>
+    "saved_percent": number,
+        "100 × (1 − ratio), for rates 100 × (1 − 1 / ratio); negative if the variant needs more" =>
         of.effect().map(|of| of.saved_share() * 100.0);
     "verdict": string,
         "`better`, `worse`, `differs`, `no_difference`, `undecided`, `too_few`, `not_huge`, `not_applied`" =>

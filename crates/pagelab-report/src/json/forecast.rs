@@ -42,7 +42,7 @@ pub fn to_document(
         .field("how", method)
         .optional("node", request.node.map(|node| node.0), "all nodes");
     with_steps(object, &forecast.total_bounds, &seen)
-        .optional("upper_bounds", upper_bounds_json(forecast), "only known for sizes up to a pageblock's")
+        .optional("upper_bounds", upper_bounds_json(forecast), "known only for sizes up to a pageblock")
         .field("polluted_pageblocks", pollution_json(&forecast.polluted_by_class()))
         .field("zones", to_array(&forecast.zone_forecasts, zone))
         .field("notes", forecast.notes.clone())
@@ -88,7 +88,7 @@ fn upper_bounds_json(forecast: &Forecast) -> Option<Value> {
         let of_step = JsonObject::new()
             .field("scanners", bounds.scanners)
             .field("zones", bounds.zones)
-            .optional("clean_blocks", bounds.clean_blocks, "smaller pages fit into polluted blocks")
+            .optional("clean_blocks", bounds.clean_blocks, "smaller pages fit into polluted pageblocks")
             .field("memory", bounds.memory)
             .field("smallest", smallest);
         Some(object.field(step_slug(step), of_step))
@@ -109,7 +109,7 @@ fn step_result_json(forecast: &Forecast, results: &StepResult) -> JsonObject {
             .field("predicted", outcome.predicted_pages(forecast.bounds_after(results.step)))
             .field("allocated", outcome.allocated)
             .field("error_allowed", forecast.error_scale(outcome.allocated))
-            .optional("by_collapse", outcome.collapsed, "not by MADV_COLLAPSE")
+            .optional("by_collapse", outcome.collapsed, "not allocated by MADV_COLLAPSE")
             .field("latency_ns", outcome.latency_ns.clone())
             .field("read_back_by", outcome.verified_by.as_str())
             .field("stopped", outcome.stop_reason.as_str()),

@@ -101,11 +101,11 @@ struct MigratetypeJson<'a> {
     pageblocks_absent_reason: Option<&'static str>,
 }
 
-const CAPPED_REASON: &str = "the kernel capped a count: see bounds";
-const EXACT_REASON: &str = "every count is exact";
-const NO_PAGETYPEINFO_REASON: &str = "only a pagetypeinfo states it";
-const NO_PAGEBLOCKS_REASON: &str = "the text has no table of pageblocks";
-const TOO_LARGE_REASON: &str = "the counts exceed 64 bits";
+const CAPPED_REASON: &str = "the kernel capped a count; see bounds";
+const EXACT_REASON: &str = "all counts are exact";
+const NO_PAGETYPEINFO_REASON: &str = "only pagetypeinfo contains it";
+const NO_PAGEBLOCKS_REASON: &str = "the input has no table of pageblocks";
+const TOO_LARGE_REASON: &str = "the counts do not fit into 64 bits";
 const NO_CMA_REASON: &str = "the kernel has no CMA migratetype";
 
 /// Builds the document for a report.
@@ -124,13 +124,13 @@ pub fn to_document(report: &FragReport) -> FragmentationDocument<'_> {
 }
 
 fields! { fn report_fields(of: FragReport);
-    "source": object, "the source of the free blocks, below" => source_fields().object(&of.source);
+    "source": object, "where the free-block counts come from, below" => source_fields().object(&of.source);
     "page_size_bytes": integer, "base page size of the measured machine" => of.page_size.bytes();
-    "page_size_source": string, "where this size comes from, in a phrase" => of.page_size_source.as_str();
+    "page_size_source": string, "where this size comes from" => of.page_size_source.as_str();
     "order": integer, "the order of `headline`; at most the largest order of the machine" => of.order.0;
-    "order_source": string, "why this order, in a phrase" => of.order_source.as_str();
+    "order_source": string, "why this order was chosen" => of.order_source.as_str();
     "order_bytes": integer, "size of a block of that order" => of.page_size.block_bytes(of.order).0;
-    "headline": string, "the answer in a sentence, as printed above the table" => of.format_headline();
+    "headline": string, "the answer in one sentence, as printed above the table" => of.format_headline();
 }
 
 /// Why a reading has no position.
@@ -140,17 +140,17 @@ fields! { fn source_fields(of: FreeBlockSource);
     "name": string, "`this machine`, a saved tree, a file, or `standard input`" => of.name.as_str();
     "kind": string, "`buddyinfo`, `pagetypeinfo` or `show_mem` (an allocation-failure or out-of-memory \
                      report)" => of.kind;
-    "reading": integer (null: NO_POSITION), "the number of this reading in the text, from 1" =>
+    "reading": integer (null: NO_POSITION), "number of this reading in the text, counted from 1" =>
         of.position.as_ref().map(|of| of.index);
     "readings": integer (null: NO_POSITION), "number of readings in the text" =>
         of.position.as_ref().map(|of| of.total);
-    "line": integer (null: NO_POSITION), "first line of the reading, from 1" =>
+    "line": integer (null: NO_POSITION), "first line of the reading, counted from 1" =>
         of.position.as_ref().map(|of| of.line);
     "trigger": string (reading),
-        "the kernel's message that introduces the report, shortened; null for the other kinds" =>
+        "kernel message that introduces the report, shortened; null for other kinds" =>
         match of.position.as_ref().and_then(|of| of.trigger.as_ref()) {
             Some((text, _)) => Ok(text.as_str().into()),
-            None if of.kind == "show_mem" => Err("no line before the report states the reason".to_owned()),
+            None if of.kind == "show_mem" => Err("no line before the report gives the reason".to_owned()),
             None => Err(format!("{} has no trigger", of.kind)),
         };
 }

@@ -11,23 +11,25 @@ use serde_json::Value;
 use super::checkup::{bytes_json, counters_json};
 use crate::fields::{fields, read};
 
-const NOT_STATED: &str = "the machine does not state it";
-const NOT_COUNTED: &str = "this kernel does not count it";
+const NOT_STATED: &str = "not reported by the machine";
+const NOT_COUNTED: &str = "this kernel has no such counter";
 
 fn read_text(reading: &Reading<String>) -> Result<Value, String> {
     read(reading, |text| text.as_str().into())
 }
 
 fields! { fn machine_fields(of: Snapshot);
-    "host_name": string (null: "not saved with the tree"), "its name" => of.machine.host_name.as_deref();
+    "host_name": string (null: "not in the saved tree"), "host name" => of.machine.host_name.as_deref();
     "kernel_release": string (reading), "as the kernel prints it" => read_text(&of.machine.kernel_release);
     "kernel_version": string (reading), "as the kernel prints it" => read_text(&of.machine.kernel_version);
     "kernel_cmdline": string (reading), "as the kernel prints it" => read_text(&of.machine.kernel_cmdline);
     "architecture": string (reading), "as the kernel prints it" => read_text(&of.machine.architecture);
     "page_size_bytes": integer, "base page size" => of.machine.page_size.bytes();
     "page_size_source": string, "source of the base page size" => of.machine.page_size_source.as_str();
-    "huge_page_bytes": integer, "huge page of PMD size" => of.machine.page_size.block_bytes(of.pmd_order).0;
-    "pageblock_bytes": integer, "pageblock" => of.machine.page_size.block_bytes(of.pageblock_order).0;
+    "huge_page_bytes": integer, "size of a PMD-sized huge page" =>
+        of.machine.page_size.block_bytes(of.pmd_order).0;
+    "pageblock_bytes": integer, "size of a pageblock" =>
+        of.machine.page_size.block_bytes(of.pageblock_order).0;
     "cpu": object (reading), "below" => read(&of.machine.cpu, |of| cpu_fields().object(of));
     "caches": array (reading), "below" => read(&of.machine.caches, |of| cache_fields().array(of));
     "tlb": object (reading), "below" => read(&of.machine.tlb, |of| tlb_fields().object(of));
@@ -37,37 +39,37 @@ fields! { fn machine_fields(of: Snapshot);
         read(&of.machine.hypervisor, |of| hypervisor_fields().object(of));
     "direct_map": object (reading), "below" =>
         read(&of.machine.direct_map, |of| direct_map_fields().object(of));
-    "page_reporting": object (null: "free pages are not reported"),
-        "free memory that the hypervisor reclaims, below" =>
+    "page_reporting": object (null: "no free page reporting"),
+        "free page reporting to the hypervisor, below" =>
         of.machine.page_reporting.as_ref().map(|of| page_reporting_fields().object(of));
     "cgroup": object (reading), "below" => read(&of.machine.cgroup, |of| cgroup_fields().object(of));
-    "container_signs": array, "signs that this process is in a container" =>
+    "container_signs": array, "signs that this process runs in a container" =>
         of.machine.container_signs.clone();
     "memory_block_bytes": integer (reading), "unit of memory hotplug" =>
         read(&of.machine.memory_block, |size| size.0.into());
 }
 
 fields! { fn cpu_fields(of: Cpu);
-    "model_name": string, "as the CPU states it" => of.model_name.as_str();
-    "vendor": string, "as the CPU states it" => of.vendor.as_str();
-    "family": integer (null: NOT_STATED), "as the CPU states it" => of.family;
-    "model": integer (null: NOT_STATED), "as the CPU states it" => of.model;
-    "stepping": integer (null: NOT_STATED), "as the CPU states it" => of.stepping;
+    "model_name": string, "as the CPU reports it" => of.model_name.as_str();
+    "vendor": string, "as the CPU reports it" => of.vendor.as_str();
+    "family": integer (null: NOT_STATED), "as the CPU reports it" => of.family;
+    "model": integer (null: NOT_STATED), "as the CPU reports it" => of.model;
+    "stepping": integer (null: NOT_STATED), "as the CPU reports it" => of.stepping;
     "threads": integer, "hardware threads" => of.threads;
     "cores": integer (null: NOT_STATED), "cores" => of.cores;
     "physical_address_bits": integer (null: NOT_STATED), "width" => of.physical_bits;
     "virtual_address_bits": integer (null: NOT_STATED), "width" => of.virtual_bits;
-    "clock_khz": integer (null: NOT_STATED), "of the first CPU, when it was read" => of.clock_khz;
+    "clock_khz": integer (null: NOT_STATED), "of the first CPU, at the time of reading" => of.clock_khz;
     "flags": array, "as the kernel prints them" => of.flags.clone();
 }
 
 fields! { fn cache_fields(of: Cache);
     "level": integer, "from 1" => of.level;
     "kind": string, "`Data`, `Instruction`, `Unified`" => of.kind.as_str();
-    "size_bytes": integer, "its size" => of.size.0;
+    "size_bytes": integer, "size of the cache" => of.size.0;
     "ways": integer (null: NOT_STATED), "associativity" => of.ways;
-    "line_bytes": integer (null: NOT_STATED), "size of a line" => bytes_json(of.line);
-    "shared_cpus": string, "CPUs that share it with CPU 0" => of.shared_cpus.as_str();
+    "line_bytes": integer (null: NOT_STATED), "size of a cache line" => bytes_json(of.line);
+    "shared_cpus": string, "CPUs that share the cache with CPU 0" => of.shared_cpus.as_str();
 }
 
 fn tlb_source(tlb: &Tlb) -> (&str, &str) {
@@ -80,7 +82,7 @@ fn tlb_source(tlb: &Tlb) -> (&str, &str) {
 
 fields! { fn tlb_fields(of: Tlb);
     "source": string, "`cpuid`, `assumed`, `user_supplied`" => tlb_source(of).0;
-    "source_detail": string, "leaf of CPUID, or row of the table" => tlb_source(of).1;
+    "source_detail": string, "CPUID leaf, row of the built-in table, or `--tlb`" => tlb_source(of).1;
     "levels": array, "below" => tlb_level_fields().array(&of.levels);
 }
 
@@ -93,30 +95,30 @@ fields! { fn tlb_level_fields(of: TlbLevel);
         TlbContent::Unified => "unified",
     };
     "page_sizes_bytes": array, "page sizes" => of.page_sizes.iter().map(|size| size.0).collect::<Value>();
-    "entries": integer, "their number" => of.entries;
+    "entries": integer, "number of entries" => of.entries;
     "ways": integer (null: NOT_STATED), "associativity" => of.ways;
 }
 
 fields! { fn hypervisor_fields(of: Hypervisor);
-    "present": boolean, "whether there is one" => matches!(of, Hypervisor::Present { .. });
-    "name": string (left out), "its name" => match of {
+    "present": boolean, "whether a hypervisor was detected" => matches!(of, Hypervisor::Present { .. });
+    "name": string (left out), "name of the hypervisor" => match of {
         Hypervisor::Present { name, .. } => Some(name.as_str()),
         Hypervisor::None => None,
     };
-    "source": string (left out), "where it was found" => match of {
+    "source": string (left out), "how it was detected" => match of {
         Hypervisor::Present { source, .. } => Some(source.as_str()),
         Hypervisor::None => None,
     };
 }
 
 fields! { fn page_reporting_fields(of: PageReporting);
-    "order": integer (null: "the kernel does not state it"), "the smallest reported order" =>
+    "order": integer (null: "not reported by the kernel"), "smallest order that is reported" =>
         of.order.map(|order| order.0);
-    "requested_order": integer (null: "the command line requests no other one"),
-        "from the command line, if the kernel did not accept it" => of.requested_order;
-    "device": string (null: "no balloon was found"), "the balloon" => of.device.as_deref();
+    "requested_order": integer (null: "the kernel command line requests no other order"),
+        "order from the kernel command line, if the kernel uses another" => of.requested_order;
+    "device": string (null: "no balloon device was found"), "balloon device" => of.device.as_deref();
     "reported_bytes": integer (null: "kpageflags could not be read"),
-        "currently with the host; approximate" =>
+        "free memory currently returned to the host; approximate" =>
         bytes_json(of.reported);
 }
 
@@ -124,8 +126,8 @@ fields! { fn direct_map_fields(of: DirectMap);
     "base_bytes": integer, "mapped by base pages" => of.base.0;
     "pmd_bytes": integer, "mapped by PMDs" => of.pmd.0;
     "pud_bytes": integer, "mapped by PUDs" => of.pud.0;
-    "pmd_splits": integer (null: NOT_COUNTED), "PMDs that were split" => of.pmd_splits;
-    "pud_splits": integer (null: NOT_COUNTED), "PUDs that were split" => of.pud_splits;
+    "pmd_splits": integer (null: NOT_COUNTED), "PMD mappings split since boot" => of.pmd_splits;
+    "pud_splits": integer (null: NOT_COUNTED), "PUD mappings split since boot" => of.pud_splits;
 }
 
 fields! { fn cgroup_fields(of: Cgroup);
@@ -134,20 +136,21 @@ fields! { fn cgroup_fields(of: Cgroup);
         CgroupVersion::V2 => "2",
         CgroupVersion::Hybrid => "hybrid",
     };
-    "path": string, "of this process" => of.path.as_str();
-    "memory_limit_bytes": integer (null: "there is no limit"), "the smallest limit" =>
+    "path": string, "cgroup of this process" => of.path.as_str();
+    "memory_limit_bytes": integer (null: "there is no limit"),
+        "lowest limit of this cgroup and its ancestors" =>
         bytes_json(of.memory_limit);
-    "limit_path": string (null: "the cgroup with the limit is unknown"), "the cgroup with this limit" =>
+    "limit_path": string (null: "unknown which cgroup sets the limit"), "cgroup that sets this limit" =>
         of.limit_path.as_deref();
-    "memory_used_bytes": integer (null: "there is no limit to compare with"), "used memory of that cgroup" =>
+    "memory_used_bytes": integer (null: "no limit to compare with"), "memory charged to that cgroup" =>
         bytes_json(of.memory_used);
 }
 
 fields! { fn settings_fields(of: Settings);
     "thp": object (reading), "below" => read(&of.thp, |of| thp_fields().object(of));
     "hugetlb_pools": array (reading), "below" => read(&of.hugetlb, |of| pool_fields().array(of));
-    "vm": object, "the numeric sysctl settings `vm.*`" => counters_json(&of.vm);
-    "vm_absent": array, "settings that could not be read, with the reason" =>
+    "vm": object, "numeric `vm.*` sysctls" => counters_json(&of.vm);
+    "vm_absent": array, "sysctls that could not be read, with the reasons" =>
         of.vm_absent.iter().map(ToString::to_string).collect::<Value>();
     "swap_areas": array (reading), "below" => read(&of.swap, |of| swap_fields().array(of));
 }
@@ -168,7 +171,7 @@ fields! { fn thp_fields(of: ThpSettings);
 }
 
 fields! { fn thp_size_fields(of: ThpSize);
-    "size_bytes": integer, "its size" => of.size.0;
+    "size_bytes": integer, "page size" => of.size.0;
     "enabled": string (reading), "the active value" => read(&of.enabled, choice_json);
     "shmem_enabled": string (reading), "the active value" => read(&of.shmem_enabled, choice_json);
     "counters": object, "with the kernel's names" => counters_json(&of.stats);
@@ -186,6 +189,6 @@ fields! { fn pool_fields(of: HugetlbPool);
 fields! { fn swap_fields(of: SwapArea);
     "name": string, "file or device" => of.name.as_str();
     "kind": string, "as the kernel prints it" => of.kind.as_str();
-    "size_bytes": integer, "its size" => of.size.0;
-    "used_bytes": integer, "in use" => of.used.0;
+    "size_bytes": integer, "size of the area" => of.size.0;
+    "used_bytes": integer, "used part of the area" => of.used.0;
 }

@@ -116,9 +116,9 @@ pub(super) fn source_json(source: &MapSource) -> JsonObject {
     JsonObject::new()
         .field("name", source.name.as_str())
         .field("file", source.file.as_str())
-        .optional("host_name", source.host.clone(), "the source does not state it")
-        .optional("kernel_release", source.kernel.clone(), "the source does not state it")
-        .optional("taken_realtime_ns", source.taken_realtime_ns, "the source does not state its time")
+        .optional("host_name", source.host.clone(), "not recorded in the source")
+        .optional("kernel_release", source.kernel.clone(), "not recorded in the source")
+        .optional("taken_realtime_ns", source.taken_realtime_ns, "not recorded in the source")
 }
 
 fn zone_json(zone: &ZoneClasses, size: PageSize) -> JsonObject {
@@ -166,7 +166,7 @@ fn zone_check_json(zone: &ZoneCheck) -> JsonObject {
         .field("verdict", zone.judge().verdict_name())
         .field("rebuilt_blocks", zone.from_pageflags.clone())
         .field("before_blocks", zone.buddyinfo_before.clone())
-        .optional("after_blocks", zone.buddyinfo_after.clone(), "a saved tree has only one buddyinfo")
+        .optional("after_blocks", zone.buddyinfo_after.clone(), "a saved tree has one buddyinfo only")
         .field("outside_blocks", outside)
         .field("outside_pages", outside_pages)
         .optional("churn_pages", zone.pages_moved, "changes during the scan are unknown")
@@ -184,11 +184,11 @@ pub fn process_document(report: &ProcessReport) -> Value {
     };
     document_header("map_process")
         .field("pid", map.pid)
-        .optional("process_name", map.name.clone(), "the kernel did not state it")
+        .optional("process_name", map.name.clone(), "not reported by the kernel")
         .field("headline", report.format_headline())
         .field("page_size_bytes", map.page_size.bytes())
         .field("pmd_order", map.pmd_order.0)
-        .optional("contiguous_order", contiguous_order, "pages are 64 KiB or larger")
+        .optional("contiguous_order", contiguous_order, "base pages are 64 KiB or larger")
         .field("pmd_mapped_bytes", report.pmd_mapped_bytes().0)
         .field("read_ns", map.read_ns)
         .field("ended", has_ended)
@@ -203,7 +203,7 @@ pub fn process_document(report: &ProcessReport) -> Value {
 
 /// Builds the document of an address space.
 pub fn address_space_document(space: &AddressSpaceReport) -> Value {
-    let unknown = "this kernel does not state it";
+    let unknown = "not reported by this kernel";
     let settings = &space.settings;
     let mapping = |one: ExplainedMapping<'_>| {
         let resident = one.mapping.fields_kib.get("Rss").map(|kib| Bytes::from_kib(kib).0);
@@ -217,7 +217,7 @@ pub fn address_space_document(space: &AddressSpaceReport) -> Value {
     };
     document_header("address_space")
         .field("pid", space.pid)
-        .optional("process_name", space.name.clone(), "the kernel did not state it")
+        .optional("process_name", space.name.clone(), "not reported by the kernel")
         .field("headline", space.format_headline())
         .optional("huge_page_bytes", settings.pmd_size.map(|size| size.0), unknown)
         .optional("thp_enabled", settings.enabled.clone(), unknown)

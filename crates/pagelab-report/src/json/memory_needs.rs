@@ -50,27 +50,28 @@ impl NeedRow<'_> {
     }
 }
 
-const SURVIVED_REASON: &str = "it is killed under none of the limits";
-const NO_RATIO_REASON: &str = "it was killed, was not measured, or is the largest limit";
+const SURVIVED_REASON: &str = "killed under none of the limits";
+const NO_RATIO_REASON: &str = "killed, not measured, or the largest limit itself";
 
 fields! { fn need_fields<'a>(of: NeedRow<'a>);
-    "workload": string, "its name" => workload_name(of.plan, of.curve.workload);
-    "judged_by": string, "the measure by which it is judged" => of.curve.measure.as_str();
+    "workload": string, "name of the workload" => workload_name(of.plan, of.curve.workload);
+    "judged_by": string, "measure by which the workload is judged" => of.curve.measure.as_str();
     "common": array, "settings that the variants share: `key`, `value`" => settings_json(&of.curve.common);
-    "loss": number, "the requested loss: 0.05" => of.curve.loss;
+    "loss": number, "acceptable loss, such as 0.05" => of.curve.loss;
     "rounds": integer, "rounds in which the largest limit was measured" => of.curve.rounds;
-    "says": array, "the result in phrases, the answer first" => of.sentences.clone();
-    "need_bytes": integer (reading), "where the monotone fit crosses the loss" =>
+    "says": array, "the result in sentences, the answer first" => of.sentences.clone();
+    "need_bytes": integer (reading), "limit at which the monotone fit crosses the acceptable loss" =>
         of.known(of.need().and_then(|need| need.estimate).map(|bytes| bytes.round() as u64));
-    "too_little_bytes": integer (reading), "the largest limit shown to be too little" =>
+    "too_little_bytes": integer (reading), "largest limit that is shown to be too small" =>
         of.known(of.limit(of.need().and_then(|need| need.largest_insufficient)));
-    "enough_bytes": integer (reading), "the smallest limit shown to be enough" =>
+    "enough_bytes": integer (reading), "smallest limit that is shown to be sufficient" =>
         of.known(of.limit(of.need().map(|need| need.smallest_sufficient)));
     "knee_bytes": integer (null: "the curve has no knee, or the knee is unknown"),
-        "the limit below which each step costs more than before" => of.limit(of.curve.knee.ok());
-    "dies_at_bytes": integer (null: SURVIVED_REASON), "the largest limit under which it died" =>
+        "limit below which each further step costs more than the previous one" =>
+        of.limit(of.curve.knee.ok());
+    "dies_at_bytes": integer (null: SURVIVED_REASON), "largest limit that the workload did not survive" =>
         of.limit(of.curve.fatal_limits.map(|dies| dies.largest_fatal));
-    "lives_at_bytes": integer (null: SURVIVED_REASON), "the next limit, under which it survived" =>
+    "lives_at_bytes": integer (null: SURVIVED_REASON), "next larger limit, which the workload survived" =>
         of.limit(of.curve.fatal_limits.and_then(|dies| dies.next_survived));
     "limits": array, "ascending, below" =>
         limit_fields().array(of.curve.points.iter().map(|point| LimitRow { plan: of.plan, point }));
@@ -84,15 +85,17 @@ pub(crate) struct LimitRow<'a> {
 }
 
 fields! { fn limit_fields<'a>(of: LimitRow<'a>);
-    "variant": string, "its name" => variant_name(of.plan, of.point.variant);
+    "variant": string, "name of the variant" => variant_name(of.plan, of.point.variant);
     "limit_bytes": integer (null: "this variant has no limit"), "the limit" => of.point.limit.map(|of| of.0);
-    "done": integer, "trials that ended well" => of.point.completed;
-    "dead": integer, "killed for lack of memory, or `timed_out`" => of.point.fatal;
-    "timed_out": integer, "took longer than they may" => of.point.timed_out;
-    "failed": integer, "ended for other reasons" => of.point.failed;
-    "ratio": number (null: NO_RATIO_REASON), "of its time to that of the largest limit" => of.point.ratio();
-    "ratio_interval": object (null: "fewer than two rounds have it"), "by t: `low`, `high`, `level` 0.95" =>
+    "done": integer, "trials that completed" => of.point.completed;
+    "dead": integer, "trials that were killed for lack of memory or timed out" => of.point.fatal;
+    "timed_out": integer, "of these, trials that exceeded the time limit" => of.point.timed_out;
+    "failed": integer, "trials that failed for other reasons" => of.point.failed;
+    "ratio": number (null: NO_RATIO_REASON), "time relative to that under the largest limit" =>
+        of.point.ratio();
+    "ratio_interval": object (null: "fewer than two rounds have this ratio"),
+        "Student's t interval: `low`, `high`, `level` 0.95" =>
         interval_json(of.point.interval, CONFIDENCE_LEVEL);
-    "fitted_ratio": number (null: "it was killed, or was not measured"), "by the monotone fit" =>
+    "fitted_ratio": number (null: "killed, or not measured"), "ratio according to the monotone fit" =>
         of.point.fitted_ratio;
 }

@@ -15,7 +15,7 @@ pub fn to_document(report: &PlanReport<'_>) -> Value {
     let selection_json = |n: usize| {
         JsonObject::new()
             .field("pages", n)
-            .optional("share", ranking.saving_share(n), "nothing can be saved")
+            .optional("share", ranking.saving_share(n), "there is nothing to save")
             .optional("saved_ns", cost_ns(ranking, ranking.saving_at(n)), NO_WALK_COST_REASON)
             .optional("speedup", report.predicted_speedup(n), NO_TIME_REASON)
             .optional("speedup_low", report.predicted_interval(n).map(|of| of.low), NO_TIME_REASON)
@@ -47,8 +47,8 @@ pub fn walk_cost_document(walk_cost: &WalkCostCurve) -> Value {
 }
 
 pub(super) const NO_WALK_COST_REASON: &str =
-    "the cost of a page walk is unknown: measure it with pagelab plan --calibrate";
-const NO_TIME_REASON: &str = "no native times were given: use --pair or --base-time";
+    "the page walk cost is unknown: measure it with pagelab plan --calibrate";
+const NO_TIME_REASON: &str = "no native run times are known: use --pair or --base-time";
 
 fn with_chosen(report: &PlanReport<'_>, selection_json: JsonObject) -> JsonObject {
     let faults = report.ranking.saved_faults(report.chosen, report.profile.page_size.bytes());
@@ -129,18 +129,20 @@ impl RegionRow<'_> {
 fields! { fn region_fields<'a>(of: RegionRow<'a>);
     "program": string, "path of the program" => of.mapping().map_or("", |of| of.program.path.as_str());
     "kind": string, "`heap`, `stack`, `anonymous`, `shared`, `file`, `placed`" => of.kind().0;
-    "file": string (null: "the mapping has no file"), "the mapped file" => of.kind().1;
+    "file": string (null: "the mapping is not backed by a file"), "the file that is mapped" => of.kind().1;
     "requested_bytes": integer, "size of the mapping" => of.mapping().map_or(0, |of| of.key.bytes.0);
-    "nth": integer, "number among mappings of this kind and size" => of.mapping().map_or(0, |of| of.key.nth);
-    "offset": integer, "in the mapping, bytes" => of.region.offset;
-    "address": integer, "in the measured process" => of.address();
+    "nth": integer, "number among the mappings of this kind and size" =>
+        of.mapping().map_or(0, |of| of.key.nth);
+    "offset": integer, "offset in the mapping, in bytes" => of.region.offset;
+    "address": integer, "address in the measured process" => of.address();
     "misses": integer, "TLB misses" => of.region.misses.round() as u64;
-    "cost_ns": integer (null: NO_WALK_COST_REASON), "of page walks" => cost_ns(of.ranking, of.region.cost);
-    "saving_ns": integer (null: NO_WALK_COST_REASON), "saved by a huge page" =>
+    "cost_ns": integer (null: NO_WALK_COST_REASON), "cost of page walks" =>
+        cost_ns(of.ranking, of.region.cost);
+    "saving_ns": integer (null: NO_WALK_COST_REASON), "cost that a huge page saves" =>
         cost_ns(of.ranking, of.region.saving());
     "accesses": integer (null: "the source does not count accesses"), "memory accesses" =>
         of.region.accesses.map(|of| of.round() as u64);
-    "written": boolean (null: "the source does not distinguish reads and writes"),
-        "whether it was written" => of.region.written;
+    "written": boolean (null: "the source does not distinguish reads from writes"),
+        "whether the region was written to" => of.region.written;
     "touched_bytes": integer, "touched memory" => of.region.touched;
 }

@@ -19,8 +19,8 @@ pub fn to_document(profile: &TlbProfile, by_cell: bool) -> Value {
 }
 
 /// Why a number of misses is missing.
-const UNSEEN_REASON: &str = "neither accessed bits nor a zero page scan observed the program";
-const COUNTED_REASON: &str = "misses are counted, not estimated; or their error is unknown";
+const UNSEEN_REASON: &str = "neither accessed bits nor zero-page scans covered the program";
+const COUNTED_REASON: &str = "the misses were counted, not estimated, or their error is unknown";
 
 /// Builds all misses of a profile, with their 95 % interval if they are an estimate.
 pub(super) fn with_misses(object: JsonObject, profile: &TlbProfile) -> JsonObject {
@@ -35,7 +35,7 @@ pub(super) fn with_misses(object: JsonObject, profile: &TlbProfile) -> JsonObjec
 pub(super) fn with_profile(object: JsonObject, profile: &TlbProfile, by_cell: bool) -> JsonObject {
     let ranking = shown_ranking(profile, by_cell);
     let region_bytes = if by_cell { profile.page_size.bytes() } else { profile.huge.0 };
-    let unaccounted = "the source does not account for it";
+    let unaccounted = "not recorded by this source";
     let is_seen = profile.total_misses().is_some();
     let regions = ranking.regions.iter().map(|region| RegionRow { ranking: &ranking, region });
     with_misses(object, profile)
@@ -94,7 +94,7 @@ fn image_json(image: &ImageProfile, is_seen: bool) -> JsonObject {
         .optional("parent", image.parent, "the first process")
         .field("begun", begun)
         .field("program", image.program.path.as_str())
-        .optional("identity", image.program.identity.as_deref(), "the program's file was not read")
+        .optional("identity", image.program.identity.as_deref(), "the program file was not read")
         .field("arguments", image.arguments.clone())
         .optional("accesses", image.accesses, "the source does not count accesses")
         .optional("instructions", image.instructions, "the source does not count instructions")
@@ -108,7 +108,7 @@ fn unseen_json(mapping: &RankedMapping) -> Vec<Value> {
         JsonObject::new()
             .field("program", mapping.program.path.as_str())
             .field("kind", word)
-            .optional("file", file, "the mapping has no file")
+            .optional("file", file, "the mapping is not backed by a file")
             .field("requested_bytes", mapping.key.bytes.0)
             .field("nth", mapping.key.nth)
             .field("offset", offset)

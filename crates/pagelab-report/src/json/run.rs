@@ -61,34 +61,35 @@ struct StreamJson<'a> {
 pub(crate) type ColumnRow<'a> = (&'a Series, &'a Column);
 
 fields! { fn series_column_fields<'a>(of: ColumnRow<'a>);
-    "name": string, "unique in the series" => of.1.header.name.as_str();
+    "name": string, "unique within the series" => of.1.header.name.as_str();
     "unit": string, "`bytes`, `pages`, `ns`, `us`, `count`, `permille`, `ppm` (millionths) or others" =>
         of.1.header.unit.0.as_str();
-    "is_counter": boolean, "whether the values only grow, so that only their differences matter" =>
+    "is_counter": boolean,
+        "whether the values only increase, so that only their differences are meaningful" =>
         of.1.header.is_counter;
-    "readings_failed": integer, "number of values that could not be read" => match &of.1.values {
+    "readings_failed": integer, "number of failed readings" => match &of.1.values {
         ColumnValues::Constant(Some(_)) => 0,
         ColumnValues::Constant(None) => of.0.at_ns.len(),
         ColumnValues::Varying(values) => values.iter().filter(|value| value.is_none()).count(),
     };
     "constant": integer (reading), "the value, if it never changed" => match of.1.values {
         ColumnValues::Constant(Some(value)) => Ok(value.into()),
-        ColumnValues::Constant(None) => Err("every reading of it failed".to_owned()),
-        ColumnValues::Varying(_) => Err("it varies".to_owned()),
+        ColumnValues::Constant(None) => Err("every reading failed".to_owned()),
+        ColumnValues::Varying(_) => Err("the value varies".to_owned()),
     };
 }
 
 fields! { fn stream_fields(of: SampleStream);
     "name": string, "what was measured" => of.header.name.as_str();
     "unit": string, "unit of the values" => of.header.unit.0.as_str();
-    "labels": object, "strings that distinguish it from streams of the same name" => {
+    "labels": object, "labels that distinguish it from other streams of the same name" => {
         let put = |object: JsonObject, (key, value): &(String, String)| object.field(key, value.as_str());
         of.header.labels.iter().fold(JsonObject::new(), put)
     };
 }
 
 fields! { fn event_fields(of: RunEvent);
-    "at_ns": integer, "since the start of the run" => of.at_ns;
+    "at_ns": integer, "time since the start of the run" => of.at_ns;
     "kind": string, "`missed`, `warning` …" => of.kind.as_str();
     "text": string, "a phrase" => of.text.as_str();
 }
@@ -149,7 +150,7 @@ fn run_file_json<'a>(run: &'a Run, derived: &'a [Series], trace: Option<Value>) 
             .optional("experiment", experiment, "the run is not an experiment")
             .optional("profile", profile, "the run is not a profile")
             .optional("tune", super::tune::to_document(run), "the run is not a tuning run")
-            .optional("trace", trace, "the run contains no trace that was read")
+            .optional("trace", trace, "the run contains no trace, or it was not read")
             .field("not_shown", run.unknown_content.clone()),
     }
 }
@@ -159,7 +160,7 @@ pub fn run_json(run: &Run) -> JsonObject {
     run_fields().add_to(JsonObject::new(), run)
 }
 
-const NOT_CLOSED: &str = "the file was never closed";
+const NOT_CLOSED: &str = "the run file was never closed";
 
 /// Returns the name of an ending, and its time.
 fn run_end(end: &RunEnd) -> (&'static str, Option<u64>) {
@@ -171,26 +172,28 @@ fn run_end(end: &RunEnd) -> (&'static str, Option<u64>) {
 }
 
 fields! { fn run_fields(of: Run);
-    "kind": string, "the kind of run: `checkup` …" => of.manifest.kind.as_str();
-    "tool_version": string, "version of the pagelab that wrote the file" => of.manifest.tool_version.as_str();
-    "command_line": array, "the words, starting with the program" => of.manifest.command_line.clone();
-    "seed": integer (null: "nothing in it is random"), "seed of everything random" => of.manifest.seed;
-    "started_realtime_ns": integer, "the start on the wall clock, nanoseconds since 1970 UTC" =>
+    "kind": string, "kind of run, such as `checkup`" => of.manifest.kind.as_str();
+    "tool_version": string, "version of pagelab that wrote the file" => of.manifest.tool_version.as_str();
+    "command_line": array, "words of the command line, starting with the program" =>
+        of.manifest.command_line.clone();
+    "seed": integer (null: "nothing in the run is random"), "seed of all random choices" => of.manifest.seed;
+    "started_realtime_ns": integer, "wall-clock start time, in nanoseconds since 1970 (UTC)" =>
         of.manifest.started.realtime_ns;
-    "started_boottime_ns": integer (null: "the imported files do not state it"),
-        "the start in nanoseconds since boot, sleep included" =>
+    "started_boottime_ns": integer (null: "not recorded in the imported files"),
+        "start time in nanoseconds since boot, including suspend" =>
         Some(of.manifest.started.boottime_ns).filter(|&at_ns| at_ns > 0);
-    "ending": string, "`complete`; `stopped` by a signal or a full disk; `not_closed`: killed, or running" =>
+    "ending": string,
+        "`complete`, `stopped` (by a signal or a full disk), `not_closed` (killed, or still running)" =>
         run_end(&of.ending).0;
-    "ended_after_ns": integer (null: NOT_CLOSED), "from start to end" => run_end(&of.ending).1;
-    "end_reason": string (reading), "why it was stopped" => match &of.ending {
-        RunEnd::Complete { .. } => Err("it completed".to_owned()),
+    "ended_after_ns": integer (null: NOT_CLOSED), "time from start to end" => run_end(&of.ending).1;
+    "end_reason": string (reading), "why the run was stopped" => match &of.ending {
+        RunEnd::Complete { .. } => Err("the run completed".to_owned()),
         RunEnd::Stopped { reason, .. } => Ok(reason.as_str().into()),
         RunEnd::NotClosed => Err(NOT_CLOSED.to_owned()),
     };
-    "machine": object, "as in `checkup`, at the start" =>
+    "machine": object, "as `machine` of `checkup`, read at the start" =>
         machine::machine_fields().object(&known_snapshot(&of.manifest));
-    "settings": object, "as in `checkup`, at the start" =>
+    "settings": object, "as `settings` of `checkup`, read at the start" =>
         machine::settings_fields().object(&of.manifest.settings);
 }
 
@@ -216,7 +219,7 @@ fn column_json(row: ColumnRow<'_>) -> ColumnJson<'_> {
             ColumnJson { head, values: Some(values), values_absent_reason: None }
         }
         ColumnValues::Constant(_) => {
-            ColumnJson { head, values: None, values_absent_reason: Some("it never changed") }
+            ColumnJson { head, values: None, values_absent_reason: Some("the value never changed") }
         }
     }
 }
@@ -264,7 +267,7 @@ mod tests {
             (&(24u64 << 30).into(), &2_095_054_848u64.into())
         );
         assert_eq!((&free[2]["values"][3], &free[2]["readings_failed"]), (&Value::Null, &3.into()));
-        assert_eq!(free[3]["constant_absent_reason"], "every reading of it failed");
+        assert_eq!(free[3]["constant_absent_reason"], "every reading failed");
         let wild = &document["runs"][2];
         assert_eq!(wild["streams"][0]["values"], serde_json::json!([f64::MAX, f64::MIN]));
         assert_eq!(wild["series"][0]["columns"][0]["values"], serde_json::json!([i64::MIN, i64::MAX]));

@@ -29,8 +29,8 @@ pub fn to_document(view: &RunPlanView<'_>) -> Value {
         .field("sequence", plan.sequence.slug())
         .field("warm_up_rounds", view.warm_up)
         .field("rounds", view.repeats)
-        .optional("baseline", baseline_name(plan), "there is none")
-        .optional("takes_ns", view.expected_ns, "the recipe does not state the duration of each workload")
+        .optional("baseline", baseline_name(plan), "the experiment has no baseline")
+        .optional("takes_ns", view.expected_ns, "the recipe does not give the duration of every workload")
         .field("at_most_ns", view.at_most_ns)
         .field(
             "workloads",
@@ -39,8 +39,8 @@ pub fn to_document(view: &RunPlanView<'_>) -> Value {
                     .field("name", workload.name.as_str())
                     .field("command", workload.command.clone())
                     .field("generator", workload.generator.as_str())
-                    .optional("merit", workload.merit.clone(), "judged by its time")
-                    .optional("missing", missing.as_deref(), "nothing: it is ready")
+                    .optional("merit", workload.merit.clone(), "judged by its run time")
+                    .optional("missing", missing.as_deref(), "nothing is missing")
             }),
         )
         .field("variants", to_array(plan.variants.iter().zip(&view.changes), variant))

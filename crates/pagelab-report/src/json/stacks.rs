@@ -23,10 +23,10 @@ pub(super) fn to_document(stacks: &FallbackStacks) -> Value {
 }
 
 fields! { fn fallback_count_fields(of: FallbackCounts);
-    "events": integer, "all of them" => of.events;
-    "fragmenting": integer, "those that took a block smaller than a pageblock" => of.fragmenting;
-    "polluting": integer, "unmovable or reclaimable ones that took movable memory" => of.polluting;
-    "polluting_claimed": integer, "of these, those that claimed the pageblock" => of.polluting_claimed;
+    "events": integer, "all fallbacks" => of.events;
+    "fragmenting": integer, "fallbacks that took a block smaller than a pageblock" => of.fragmenting;
+    "polluting": integer, "unmovable or reclaimable fallbacks that took movable memory" => of.polluting;
+    "polluting_claimed": integer, "of these, fallbacks that claimed the pageblock" => of.polluting_claimed;
 }
 
 fn caller_json(caller: &Caller) -> JsonObject {

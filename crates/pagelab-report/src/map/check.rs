@@ -136,23 +136,23 @@ impl CheckReport {
         let share = format_percent(outside as f64 / free.max(1) as f64);
         match self.worst_verdict() {
             CheckVerdict::Exact if is_saved => {
-                "yes: free blocks derived from kpageflags are equal to buddyinfo".to_owned()
+                "yes: free blocks derived from kpageflags match buddyinfo".to_owned()
             }
             CheckVerdict::Exact => {
-                "yes: free blocks derived from kpageflags are between buddyinfo before and after the scan"
+                "yes: free blocks derived from kpageflags lie between buddyinfo before and after the scan"
                     .to_owned()
             }
             CheckVerdict::WithinChurn if is_saved => format!(
-                "yes, nearly: {share} of the free memory is in blocks of another order than in buddyinfo, \
-                 which was saved at another time"
+                "yes, nearly: {share} of the free memory is in blocks of a different order than in \
+                 buddyinfo, which was saved at a different time"
             ),
             CheckVerdict::WithinChurn => format!(
-                "yes: derived free blocks agree with buddyinfo within the changes between its two readings; \
+                "yes: derived free blocks match buddyinfo within the changes between its two readings; \
                  {share} of the free memory is outside"
             ),
             CheckVerdict::Disagrees => format!(
-                "no: {share} of the free memory is in blocks of another order than in buddyinfo, more than \
-                 the changes explain"
+                "no: {share} of the free memory is in blocks of a different order than in buddyinfo, more \
+                 than the changes explain"
             ),
         }
     }
@@ -172,9 +172,8 @@ impl CheckReport {
         }
         output.add_gap();
         let why = "difference: distance of the derived count from the interval of the two readings. Pages on \
-                   per-CPU lists are on no free list and not flagged as free, so neither count includes \
-                   them; allocations from these lists change order 0 and the orders that are split for it \
-                   first";
+                   pcp lists are on no free list and not flagged as free, so neither count includes them; \
+                   allocations through pcp lists first change order 0 and the orders split for it";
         output.add_dim_indented(why);
         output.into_text()
     }
@@ -193,7 +192,7 @@ impl CheckReport {
                     Pages(u64::try_from(zone.free_pages()).unwrap_or(u64::MAX)).to_bytes(self.page_size)
                 )
             ),
-            format!("{} pages on per-CPU lists", format_count(u128::from(zone.pcp_pages))),
+            format!("{} pages on pcp lists", format_count(u128::from(zone.pcp_pages))),
         ];
         facts.extend(zone.pages_moved.map(|churn| {
             format!("{} pages allocated, freed or migrated during the scan", format_count(u128::from(churn)))

@@ -37,7 +37,7 @@ impl DifferenceReport<'_> {
         let total = counts.iter().sum::<u64>() - counts[FrameChange::Absent as usize];
         let changed = self.difference.changed_frames();
         if changed == 0 {
-            return format!("no page of {} is of another class", self.format_size(total));
+            return format!("no page of {} changed class", self.format_size(total));
         }
         let notes = [
             FrameChange::BecameFree,
@@ -63,7 +63,7 @@ impl DifferenceReport<'_> {
             let pages = runs.iter().map(|run| run.count.0).sum::<u64>();
             let first = runs.first()?;
             Some(format!(
-                "the maps have different memory: {} {what} ({} runs of frames, the first at {:#x}); shown as \
+                "the maps cover different memory: {} {what} ({} frame ranges, the first at {:#x}); shown as \
                  added or removed",
                 self.format_size(pages),
                 runs.len(),
@@ -72,8 +72,8 @@ impl DifferenceReport<'_> {
         };
         let difference = self.difference;
         [
-            notes(&difference.only_before, "is in the first only"),
-            notes(&difference.only_after, "is in the second only"),
+            notes(&difference.only_before, "only in the first map"),
+            notes(&difference.only_after, "only in the second map"),
         ]
         .into_iter()
         .flatten()
@@ -134,10 +134,8 @@ impl DifferenceReport<'_> {
             .right("memory", |(.., pages)| self.format_size(*pages))
             .add_to(&mut output, 2, transitions.iter().take(TRANSITIONS_MAX));
         if transitions.len() > TRANSITIONS_MAX {
-            output.add_line(format!(
-                "  and {} more pairs of classes: --json",
-                transitions.len() - TRANSITIONS_MAX
-            ));
+            output
+                .add_line(format!("  and {} more class pairs: --json", transitions.len() - TRANSITIONS_MAX));
         }
         text.push('\n');
         text.push_str(&output.into_text());

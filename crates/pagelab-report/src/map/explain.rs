@@ -64,7 +64,10 @@ impl AddressSpaceReport {
     pub fn format_headline(&self) -> String {
         let name = self.name.as_deref().unwrap_or("process");
         if self.mappings.is_empty() {
-            return format!("{name} (pid {}) has no user memory: a kernel thread, or it exited", self.pid);
+            return format!(
+                "{name} (pid {}) has no user memory: it is a kernel thread or has exited",
+                self.pid
+            );
         }
         let sum = |of: &dyn Fn(&Mapping) -> u64| self.mappings.iter().map(of).fold(0, u64::saturating_add);
         let resident = Bytes::from_kib(sum(&|one| one.fields_kib.get("Rss").unwrap_or(0)));
@@ -81,9 +84,9 @@ impl AddressSpaceReport {
 
     /// Returns the modes on which huge pages depend.
     pub fn thp_modes_text(&self) -> String {
-        let mode = |mode: &Option<String>| mode.clone().unwrap_or("not known".to_owned());
+        let mode = |mode: &Option<String>| mode.clone().unwrap_or("unknown".to_owned());
         let process = match self.settings.process_enabled {
-            Some(false) => "; this process disabled them (prctl)",
+            Some(false) => "; disabled for this process (prctl)",
             _ => "",
         };
         format!(
@@ -145,19 +148,19 @@ impl AddressSpaceReport {
         let file = if of.name.is_empty() { "a file".to_owned() } else { of.name.clone() };
         match role {
             MappingRole::UnderTest => self.describe_test_region(of),
-            MappingRole::Text => format!("text: instructions of {file}, shared by all its processes"),
-            MappingRole::ReadOnlyData => format!("rodata: headers and constants of {file}, never written"),
+            MappingRole::Text => format!("text: code of {file}, shared by all processes that map it"),
+            MappingRole::ReadOnlyData => format!("rodata: headers and constants of {file}, read-only"),
             MappingRole::Relocated => format!(
                 "relocated data of {file}: addresses written by the dynamic linker, then write-protected \
                  (RELRO)"
             ),
-            MappingRole::Data => format!("data: initialized variables of {file}; a store copies the page"),
+            MappingRole::Data => format!("data: initialised variables of {file}, copied on write"),
             MappingRole::Bss => {
                 let lower_neighbour = index.checked_sub(1).map_or("", |below| &self.mappings[below].name);
-                format!("bss: zero-initialized variables of {lower_neighbour}, directly above its data")
+                format!("bss: zero-initialised variables of {lower_neighbour}, directly above its data")
             }
             MappingRole::FilePrivate => {
-                format!("{file}, private: a store copies the page and does not change the file")
+                format!("{file}, private: pages are copied on write, the file does not change")
             }
             MappingRole::FileShared => format!("{file}, shared: pages of the page cache"),
             MappingRole::NamedByKernel => format!("{}, named by the kernel", of.name),
@@ -166,7 +169,7 @@ impl AddressSpaceReport {
                 format!("anonymous memory, named {} by the program", of.name)
             }
             MappingRole::SharedMemory => format!("shared memory, {file} in the kernel's internal tmpfs"),
-            MappingRole::Heap => "heap: the brk(2) area; small allocations of malloc".to_owned(),
+            MappingRole::Heap => "heap: the brk(2) area; small malloc allocations".to_owned(),
             MappingRole::MainStack => {
                 "stack of the main thread: grows down to its limit; the kernel keeps a gap below it \
                  (stack_guard_gap)"
@@ -177,7 +180,7 @@ impl AddressSpaceReport {
             }
             MappingRole::Arena => "probably a malloc arena of one or more threads, 64 MiB".to_owned(),
             MappingRole::Anonymous => {
-                "anonymous memory: mmap, for example large allocations of malloc".to_owned()
+                "anonymous memory: mmap, for example large malloc allocations".to_owned()
             }
             MappingRole::Guard | MappingRole::Reserved if is_edge => {
                 "guard of the mapping under test: no access, prevents merging with a neighbour".to_owned()
@@ -185,9 +188,11 @@ impl AddressSpaceReport {
             MappingRole::Guard => "guard: no access, so that an overrun faults".to_owned(),
             MappingRole::Reserved => "reserved addresses: no access, no memory".to_owned(),
             MappingRole::Vdso => "vdso: kernel code that reads the clock in user mode".to_owned(),
-            MappingRole::Vvar => "vvar: the kernel's clock data, which the vdso reads".to_owned(),
-            MappingRole::Vsyscall => "vsyscall: the old vdso at a fixed address, for old programs".to_owned(),
-            MappingRole::Hugetlb => "pages of a hugetlb pool (vm.nr_hugepages)".to_owned(),
+            MappingRole::Vvar => "vvar: kernel clock data for the vdso".to_owned(),
+            MappingRole::Vsyscall => {
+                "vsyscall: the vdso's predecessor at a fixed address, for old programs".to_owned()
+            }
+            MappingRole::Hugetlb => "pages from a hugetlb pool (vm.nr_hugepages)".to_owned(),
         }
     }
 
@@ -210,28 +215,30 @@ impl AddressSpaceReport {
     /// Explains why the mapping may have huge pages or not; empty if its size explains it.
     fn eligibility_reason(&self, eligibility: ThpEligibility) -> String {
         let size = self.settings.pmd_size.map_or(String::new(), |size| format!(" of {}", format_bytes(size)));
-        let shmem = self.settings.shmem_enabled.as_deref().unwrap_or("not known");
+        let shmem = self.settings.shmem_enabled.as_deref().unwrap_or("unknown");
         match eligibility {
             ThpEligibility::Yes => "Eligible for huge pages: the mode covers all such memory".to_owned(),
             ThpEligibility::Advised => "Eligible for huge pages: MADV_HUGEPAGE".to_owned(),
-            ThpEligibility::Hugetlb => "Huge pages of the hugetlb pool".to_owned(),
+            ThpEligibility::Hugetlb => "Huge pages from a hugetlb pool".to_owned(),
             ThpEligibility::TooSmall => {
                 format!("Too small for huge pages: it contains no aligned block{size}")
             }
             ThpEligibility::Declined => "No huge pages: MADV_NOHUGEPAGE".to_owned(),
             ThpEligibility::DisabledByPrctl => "No huge pages: disabled for the process by prctl".to_owned(),
             ThpEligibility::NotAdvised => {
-                "No huge pages: the mode is madvise, without MADV_HUGEPAGE".to_owned()
+                "No huge pages: the mode is madvise, and MADV_HUGEPAGE is not set".to_owned()
             }
             ThpEligibility::NeverMode => "No huge pages: the mode is never".to_owned(),
             ThpEligibility::ShmemMode => format!("No huge pages: the mode of shared memory is {shmem}"),
             ThpEligibility::PageCache => {
                 "The file system chooses its page sizes (large folios of the page cache)".to_owned()
             }
-            ThpEligibility::SpecialMapping => "No huge pages: its frames are not normal memory".to_owned(),
+            ThpEligibility::SpecialMapping => "No huge pages: not backed by normal memory".to_owned(),
             ThpEligibility::NoAccess => String::new(),
             ThpEligibility::Unexplained => "No huge pages: unknown reason".to_owned(),
-            ThpEligibility::NotReported => "THP eligibility unknown: reported since Linux 5.0".to_owned(),
+            ThpEligibility::NotReported => {
+                "THP eligibility unknown: reported only since Linux 5.0".to_owned()
+            }
         }
     }
 }

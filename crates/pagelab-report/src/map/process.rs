@@ -58,19 +58,22 @@ impl ProcessReport {
     pub fn format_headline(&self) -> String {
         let total = self.total_backing();
         if total.present == 0 {
-            return format!("{} has no user memory: a kernel thread, or it exited", self.process_name());
+            return format!(
+                "{} has no user memory: it is a kernel thread or has exited",
+                self.process_name()
+            );
         }
         let share = |pages: u64| format_percent(pages as f64 / total.known_pages().max(1) as f64);
         let pmd = self.map.pmd_order.index().min(PhysicalBacking::ORDER_COUNT - 1);
         let contiguous = self.contpte_order().map_or_else(String::new, |order| {
             format!(
-                "{} could be mapped by {} of contiguous entries, ",
+                "{} mappable by contiguous PTEs ({}), ",
                 share(total.aligned_pages[order.index()]),
                 format_bytes(CONTPTE_BYTES)
             )
         });
         format!(
-            "{}: {} present; {contiguous}{} by entries of PMD size ({}), {} is so now",
+            "{}: {} present; {contiguous}{} mappable by PMDs ({}), {} mapped by PMDs now",
             self.process_name(),
             self.format_size(total.present),
             share(total.aligned_pages[pmd]),
@@ -96,26 +99,24 @@ impl ProcessReport {
         let notes = [
             inconsistency
                 .has_ended
-                .then(|| "the process exited while it was read: the output is incomplete".to_owned()),
-            counted(inconsistency.mappings_changed, "mappings changed while they were read"),
+                .then(|| "the process exited during the read: the output is incomplete".to_owned()),
+            counted(inconsistency.mappings_changed, "mappings changed during the read"),
             after.map(|after| {
                 let moved = format_bytes(Bytes(after.0.abs_diff(before.0)));
-                format!("resident memory changed by {moved} while it was read")
+                format!("resident memory changed by {moved} during the read")
             }),
-            counted(
-                total.changed_pages,
-                "pages migrated during the read; they are counted in no run and no folio",
-            ),
+            counted(total.changed_pages, "pages migrated during the read; they count in no run and no folio"),
             counted(total.zero_pages, "pages map the zero page"),
             counted(
                 total.other_compound_pages,
-                "pages belong to compound pages that are not folios of 2^n pages: drivers, torn reads",
+                "pages belong to compound pages that are not folios of 2^n pages: driver memory or torn \
+                 reads",
             ),
             self.map
                 .folios_known
                 .as_ref()
                 .err()
-                .map(|absence| format!("folios are not known: {}: {}", absence.source, absence.reason())),
+                .map(|absence| format!("folio sizes are unknown: {}: {}", absence.source, absence.reason())),
         ];
         notes.into_iter().flatten().collect()
     }
@@ -148,7 +149,7 @@ impl ProcessReport {
             .right("order", usize::to_string)
             .right("size", |&order| self.format_block_size(order))
             .right("runs", |&order| format_count(u128::from(total.runs_by_order[order])))
-            .right("in them", |&order| amount(total.run_pages[order]))
+            .right("in runs", |&order| amount(total.run_pages[order]))
             .right("aligned", |&order| amount(total.aligned_pages[order]))
             .right("in folios", |&order| match self.map.folios_known {
                 Ok(_) => amount(total.folio_pages[order]),
@@ -161,8 +162,8 @@ impl ProcessReport {
             self.format_size(total.longest_run_pages)
         );
         output.add_dim_indented(&format!(
-            "{longest}. A run is contiguous in physical and virtual memory, from this size up to the \
-             next; aligned: mappable by entries of this size; folios: allocated as one unit"
+            "{longest}. runs: contiguous in physical and virtual memory, from this size up to the next; \
+             aligned: mappable by entries of this size; in folios: allocated as one unit"
         ));
     }
 
@@ -181,7 +182,7 @@ impl ProcessReport {
         let title = match shown_mappings.len() < with {
             true => {
                 format!(
-                    "the {} largest of {with} mappings with memory; --all shows every one",
+                    "the {} largest of {with} mappings with memory; --all shows all",
                     shown_mappings.len()
                 )
             }

@@ -44,14 +44,14 @@ fn each_outcome_has_a_plain_sentence() {
             known(None, Some(4), 5),
             "needs more than 1 GiB for at most 5 % loss; larger limits were not measured",
         ),
-        (known(None, None, 5), "its need is unknown for at most 5 % loss"),
+        (known(None, None, 5), "its need for at most 5 % loss is unknown"),
         (Err(NeedUnknown::OneLimit), "one limit is not enough"),
         (Err(NeedUnknown::FatalEverywhere), "killed under every measured limit: it needs more than no limit"),
         (Err(NeedUnknown::FatalAtLargest), "killed under no limit, the largest limit"),
         (Err(NeedUnknown::NotMeasuredAtLargest), "nothing was measured under no limit"),
         (
             Err(NeedUnknown::TooFew { rounds: 1 }),
-            "too few to decide how much it needs, 1 round of at least 6",
+            "too few to decide how much it needs: 1 round, at least 6 needed",
         ),
     ];
     for (need, expected) in cases {
@@ -147,9 +147,7 @@ fn what_makes_a_need_doubtful_is_told() {
     };
     let found = advice_lines(short, |_| {});
     assert!(
-        found
-            .iter()
-            .any(|of| of.starts_with("under 2 GiB, the largest limit, 39.1 MiB of the reclaimed pages")),
+        found.iter().any(|of| of.starts_with("under 2 GiB, the largest limit, 39.1 MiB of reclaimed pages")),
         "{found:?}"
     );
 }

@@ -43,7 +43,7 @@ pub const LEGEND: &[Category] = &[
     Category::new("became_unmovable", "became unmovable", 'X', 10, 0xC4_26_1D),
     Category::new("became_movable", "unmovable became movable", 'M', 5, 0xF0_DC_3C),
     Category::new("became_huge", "became huge", 'H', 8, 0x5B_2A_86),
-    Category::new("changed_class", "changed otherwise", 'c', 4, 0xE8_A3_3D),
+    Category::new("changed_class", "other change", 'c', 4, 0xE8_A3_3D),
     Category::new("added_or_removed", "added or removed (hotplug, balloon)", 'o', 9, 0x22_22_22),
     Category::new("absent", "no memory", ' ', 0, 0xBB_D3_EE),
 ];
@@ -118,7 +118,7 @@ impl MapDifference {
     /// either. `Err`: why they cannot be compared.
     pub fn compare_maps(before: &PageMap, after: &PageMap) -> Result<MapDifference, &'static str> {
         if before.layout.page_size != after.layout.page_size {
-            return Err("their pages are of different sizes");
+            return Err("they have different page sizes");
         }
         let mut transitions = Box::new([[0; PageClass::COUNT]; PageClass::COUNT]);
         let layout = merge_layouts(&before.layout, &after.layout);

@@ -128,7 +128,7 @@ pub(super) fn write_heat_map(output: &mut TextReport, profile: &TlbProfile, view
         let (touched, unseen_ranges) =
             (heat_sign(style, HeatCell::Touched), heat_sign(style, HeatCell::NotSampled));
         output.add_dim_text(&format!(
-            "{low} to {high}: cost, each step doubles; {touched} touched without a miss; {unseen_ranges} \
+            "{low} to {high}: cost, doubling at each step; {touched} touched without a miss; {unseen_ranges} \
              not observed"
         ));
     }
@@ -195,7 +195,7 @@ fn cell_text(cell: HeatCell) -> String {
         HeatCell::Untouched => "not touched".to_owned(),
         HeatCell::Touched => "touched, no miss".to_owned(),
         HeatCell::NotSampled => "not observed".to_owned(),
-        HeatCell::Cost(share) => format!("{} of the costliest", crate::style::format_percent(share)),
+        HeatCell::Cost(share) => format!("{} of the costliest cell", crate::style::format_percent(share)),
     }
 }
 

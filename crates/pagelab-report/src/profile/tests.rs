@@ -87,7 +87,7 @@ fn without_a_walk_cost_nothing_is_called_a_time() {
     assert!(text.contains("3 records lost"), "{text}");
     let text = render_summary(&profile, "f", TextStyle::PLAIN);
     assert!(
-        text.contains("2 of 2 touched regions of 2 MiB, files and stacks among them, hold 90 %"),
+        text.contains("2 of 2 touched regions of 2 MiB, files and stacks included, account for 90 %"),
         "{text}"
     );
     assert!(text.lines().count() <= 10, "{text}");

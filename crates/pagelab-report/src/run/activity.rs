@@ -74,20 +74,20 @@ pub(super) fn render_activity(run: &Run, view: View, style: TextStyle) -> String
             None => {}
         }
     }
-    let display_name = "growth of their counters in vmstat";
+    let display_name = "increase of their vmstat counters";
     output.add_fact_line(&[style.paint_bold("huge pages, compaction, reclaim"), display_name.to_owned()]);
     let hidden = if view.verbose { 0 } else { rows.len().saturating_sub(ROWS_MAX) };
     rows.truncate(rows.len() - hidden);
     if !rows.is_empty() {
-        write_table(&mut output, &[TableColumn::left("counter")], &["in all", "mean/s", "max/s"], &[], &rows);
+        write_table(&mut output, &[TableColumn::left("counter")], &["total", "mean/s", "max/s"], &[], &rows);
     }
     if hidden > 0 {
-        output.add_dim_indented(&format!("not in the table: {hidden} more that grew (-v)"));
+        output.add_dim_indented(&format!("not shown: {hidden} more that increased (-v)"));
     }
     if rows.is_empty() {
-        output.add_dim_indented("none of them grew");
+        output.add_dim_indented("none of them increased");
     } else if view.verbose && !unchanged_names.is_empty() {
-        output.add_indented("did not grow");
+        output.add_indented("did not increase");
         output.add_facts("    ", &unchanged_names, " · ");
     }
     output.into_text()
@@ -126,7 +126,7 @@ pub(super) fn render_pressure(run: &Run, view: View, style: TextStyle) -> String
         let numbers = vec![rates.mean.map_or("–".to_owned(), share), share(most)];
         rows.push(TrendRow::new(vec![display_name], numbers, rates.per_second));
     }
-    let display_name = "share of the time in which some or all tasks waited";
+    let display_name = "share of time in which some or all tasks waited";
     output.add_fact_line(&[style.paint_bold("pressure"), display_name.to_owned()]);
     let hidden = if view.verbose { 0 } else { rows.len().saturating_sub(ROWS_MAX) };
     rows.truncate(rows.len() - hidden);

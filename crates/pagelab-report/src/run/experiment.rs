@@ -120,7 +120,7 @@ fn list_design_facts(experiment: &Experiment) -> Vec<String> {
     if twins > 0 {
         let whole = count_complete_pairs(experiment);
         let of = if whole < twins { format!("{} of ", format_count(whole as u128)) } else { String::new() };
-        facts.push(format!("{of}{} of equals", format_plural(twins, "pair")));
+        facts.push(format!("{of}{} of equal runs", format_plural(twins, "pair")));
     }
     facts
 }

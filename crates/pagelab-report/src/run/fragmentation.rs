@@ -67,7 +67,7 @@ pub(super) fn render_fragmentation(run: &Run, view: View, style: TextStyle) -> S
     let leading_columns = [TableColumn::right("node"), TableColumn::left("zone")];
     write_table(&mut output, &leading_columns, &NUMBER_TITLES, &[TableColumn::right("free, end")], &rows);
     if zones.len() > shown {
-        output.add_dim_indented(&format!("not in the table: {} more zones (-v)", zones.len() - shown));
+        output.add_dim_indented(&format!("not shown: {} more zones (-v)", zones.len() - shown));
     }
     if view.verbose {
         zones.iter().for_each(|zone| write_orders(&mut output, zone, page_size));

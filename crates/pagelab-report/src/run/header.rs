@@ -81,8 +81,8 @@ fn write_abnormal_ending(output: &mut TextReport, run: &Run) {
     if let (Some(log), RunEnd::Complete { .. } | RunEnd::Stopped { .. }) = (&run.write_ahead_log, &run.ending)
     {
         let text = format!(
-            "the last records are in {}, which belongs to the file: copy both; they were not merged for lack \
-             of space, or because of a reader",
+            "the last records are in {}, which is part of this run file: copy both; they were not merged \
+             because space ran out or a reader had the file open",
             style.to_one_line(&log.path)
         );
         output.add_paragraph(&format!("{}  ", style.paint_alert("IN TWO FILES")), &text);
@@ -91,7 +91,7 @@ fn write_abnormal_ending(output: &mut TextReport, run: &Run) {
         RunEnd::Complete { .. } => return,
         RunEnd::Stopped { after_ns, reason: why } => (
             "STOPPED",
-            format!("after {}: {why}; it contains the data until then", format_duration(*after_ns)),
+            format!("after {}: {why}; it contains the data up to that point", format_duration(*after_ns)),
         ),
         RunEnd::NotClosed => {
             let log = run
@@ -107,7 +107,7 @@ fn write_abnormal_ending(output: &mut TextReport, run: &Run) {
             };
             let why = "its writer was killed, power was lost, or it is still running";
             let log = log.map_or(String::new(), |log| {
-                format!("; records may be in {log}, which belongs to the file and is missing: copy both")
+                format!("; records may be in {log}, which is part of this run file and missing: copy both")
             });
             ("NOT CLOSED", format!("{why}; {last}{log}"))
         }

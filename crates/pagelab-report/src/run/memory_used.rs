@@ -33,7 +33,7 @@ pub(super) fn render_memory_used(run: &Run, _: View, style: TextStyle) -> String
         facts.extend(gap.map(|gap| format!("longest gap {}", format_duration(gap))));
     }
     if run_averages.readings_left_out > 0 {
-        facts.push(format!("{} omitted: a field could not be read", run_averages.readings_left_out));
+        facts.push(format!("{} omitted: unreadable field", run_averages.readings_left_out));
     }
     output.add_fact_line(&facts);
     let mut rows = amount_rows(run, &run_averages);

@@ -36,7 +36,7 @@ pub(super) fn render_samples(run: &Run, view: View, style: TextStyle) -> String 
     if (is_probe || run.experiment.is_some()) && !view.verbose {
         let samples: usize = run.streams.iter().map(|stream| stream.values.len()).sum();
         let count = format!(
-            "{} in {}, of the {} above: -v",
+            "{} in {}, from the {} above: -v",
             format_plural(samples, "sample"),
             format_plural(run.streams.len(), "stream"),
             if is_probe { "probe" } else { "experiment" }
@@ -92,7 +92,7 @@ fn write_table(output: &mut TextReport, group: &StreamGroup<'_>, page_size: Page
     }
     let more = group.streams.len().saturating_sub(rows);
     if more > 0 {
-        output.add_dim_indented(&format!("not in the table: {} more (-v)", format_count(more as u128)));
+        output.add_dim_indented(&format!("not shown: {} more (-v)", format_count(more as u128)));
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) fn render_series(run: &Run, view: View, style: TextStyle) -> String {
         output.add_gap();
         let mut text = format!("all {} as recorded: -v", format_plural(columns, "column"));
         if failed_count > 0 {
-            text.push_str(&format!("; {} that failed", format_plural(failed_count, "value")));
+            text.push_str(&format!("; {} could not be read", format_plural(failed_count, "value")));
         }
         output.add_dim_text(&text);
     }
@@ -215,7 +215,7 @@ fn write_remaining_columns(output: &mut TextReport, summary: &ColumnSummary<'_>,
         for (what, facts) in [
             ("never changed", summary.constant.clone()),
             ("failed readings", summary.failed_readings.iter().map(listed).collect()),
-            ("decreased, and have no rate there", summary.decreasing_counters.iter().map(listed).collect()),
+            ("decreased, no rate at these steps", summary.decreasing_counters.iter().map(listed).collect()),
         ] {
             if !facts.is_empty() {
                 output.add_indented(what);
@@ -230,11 +230,11 @@ fn write_remaining_columns(output: &mut TextReport, summary: &ColumnSummary<'_>,
     let facts = [
         (more_hint > 0).then(|| format!("{more_hint} more that vary")),
         (constant > 0).then(|| format!("{constant} that never changed")),
-        (failed > 0).then(|| format!("{} that failed", format_plural(failed, "value"))),
-        (decreased > 0).then(|| format!("{} of a counter that decreased", format_plural(decreased, "step"))),
+        (failed > 0).then(|| format!("{} that could not be read", format_plural(failed, "value"))),
+        (decreased > 0).then(|| format!("{} of a counter", format_plural(decreased, "decrease"))),
     ];
     let facts: Vec<String> = facts.into_iter().flatten().collect();
     if !facts.is_empty() {
-        output.add_dim_indented(&format!("not in the table: {} (-v)", facts.join(", ")));
+        output.add_dim_indented(&format!("not shown: {} (-v)", facts.join(", ")));
     }
 }

@@ -96,6 +96,6 @@ fn write_heaviest_stack(output: &mut TextReport, caller: &Caller, style: TextSty
     };
     output.add_indented(&style.to_one_line(&frame_text(&caller.stack)));
     if !caller.user.is_empty() {
-        output.add_dim_paragraph("    in the program ", &style.to_one_line(&frame_text(&caller.user)));
+        output.add_dim_paragraph("    user stack ", &style.to_one_line(&frame_text(&caller.user)));
     }
 }

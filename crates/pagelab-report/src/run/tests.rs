@@ -56,7 +56,7 @@ fn the_summary_keeps_to_one_screen() {
     }
     let text = render(&run, SUMMARY, TextStyle::PLAIN);
     assert!(text.lines().count() <= 24, "{text}");
-    assert!(text.contains("not in the table: 95 more that vary, 1 that never changed"), "{text}");
+    assert!(text.contains("not shown: 95 more that vary, 1 that never changed"), "{text}");
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn a_log_that_belongs_to_the_file_is_named_where_it_holds_or_may_hold_records() 
     let log = |is_there| Some(WriteAheadLog { path: "day.pagelab-wal".into(), is_present: is_there });
     assert!(!said(&run).contains("day.pagelab-wal"));
     run.write_ahead_log = log(true);
-    assert!(said(&run).contains("IN TWO FILES the last records are in day.pagelab-wal, which belongs to"));
+    assert!(said(&run).contains("IN TWO FILES the last records are in day.pagelab-wal, which is part of"));
     run.ending = RunEnd::NotClosed;
     assert!(!said(&run).contains("day.pagelab-wal"), "it is read as it lies there");
     run.write_ahead_log = log(false);
@@ -84,7 +84,7 @@ fn how_it_ended_is_said_and_loudly_if_not_well() {
     expect![[r#"
         day.pagelab   record on vm-17   2026-02-03 14:05:06 UTC
         pagelab 0.1.0   Linux 6.12.1   seed 7   $ pagelab record --run day.pagelab
-        STOPPED  after 1.50 s: SIGINT; it contains the data until then
+        STOPPED  after 1.50 s: SIGINT; it contains the data up to that point
     "#]]
     .assert_eq(&head(&run));
     run.ending = RunEnd::NotClosed;
@@ -141,7 +141,7 @@ fn many_events_are_counted_and_the_last_are_shown() {
         .collect();
     let text = render_events(&run, SUMMARY, TextStyle::PLAIN);
     assert!(text.contains("10 kind0   10 kind1") && text.contains("20 of other kinds"), "{text}");
-    assert!(text.contains("97 earlier ones (-v)") && text.ends_with("event 99\n"), "{text}");
+    assert!(text.contains("97 earlier events (-v)") && text.ends_with("event 99\n"), "{text}");
     assert_eq!(render_events(&run, VERBOSE, TextStyle::PLAIN).lines().count(), 102);
 }
 
@@ -152,8 +152,8 @@ fn maps_are_told_with_a_way_to_look_at_them() {
     run.maps = vec![map(0, true), map(1, false), map(4, true)];
     expect![[r#"
         maps   3 maps   over 4 min 0 s, one every 2 min 0 s
-        2 full maps, the others as differences
-          begun at 0 ns, 1 min 0 s, 4 min 0 s
+        2 full maps, the others as deltas
+          started at 0 ns, 1 min 0 s, 4 min 0 s
           → pagelab map day.pagelab@last
           → pagelab map --diff day.pagelab@first day.pagelab@last
           → pagelab report --html maps.html day.pagelab

@@ -123,8 +123,8 @@ fn judging_text(tuned: &TuningResult) -> String {
         None => "noise floor unknown".to_owned(),
     };
     format!(
-        "speed-up by {by}: geometric mean of the ratios of pairs of trials; the other columns: medians of \
-         the arms; {noise}"
+        "speed-up by {by}: geometric mean of the ratios of paired trials; other columns: medians of the \
+         arms; {noise}"
     )
 }
 

@@ -202,7 +202,7 @@ pub fn other_policies_lines(demo: &Demo, trace: &PolicyTrace, step_index: usize)
     let of_goal = step.unusable_by_order.get(usize::from(demo.huge_page_order)).copied().unwrap_or_default();
     let goal = 1u32 << demo.huge_page_order.min(31);
     let says = format!(
-        "the same under {}: F_u({}) {of_goal:.2}, for {goal} pages",
+        "same step under {}: F_u({}) {of_goal:.2}, for {goal} pages",
         trace.policy, demo.huge_page_order
     );
     let pages = frame_lines(demo, trace, step);
@@ -231,10 +231,10 @@ pub fn legend_lines(demo: &Demo, width: usize) -> Vec<StyledLine> {
     let fact = |fact: &String| if fact.len() > 20 { fact.clone() } else { fact.replace(' ', "\u{a0}") };
     let facts = demo.facts.iter().map(fact).collect::<Vec<_>>().join(", ");
     lines.extend(wrap_text(&facts, width, 2, 2).lines().map(|line| vec![styled_span(line, Tint::Dim)]));
-    let says = "A, B: user pages; K: kernel pages; N: dentry cache; H: huge pages; a dot: free. The first \
-                page of a block is a capital letter; ^ marks the changes of a step. Free blocks are named by \
-                their first page, in list order; +2: two more. F_u: share of the free memory unusable for \
-                blocks of that size.";
+    let says = "A, B: user pages; K: kernel pages; N: dentry cache; H: huge pages; dot: free. A capital \
+                letter marks the first page of a block; ^ marks the changes of a step. Free blocks are \
+                listed by their first page, in list order; +2: two more. F_u: share of the free memory \
+                unusable for blocks of that size.";
     lines.extend(wrap_text(says, width, 2, 2).lines().map(|line| vec![styled_span(line, Tint::Plain)]));
     lines
 }
@@ -251,8 +251,8 @@ pub fn ending_lines(demo: &Demo, width: usize) -> Vec<StyledLine> {
         let free = step.frames.matches('.').count();
         let f_u = step.unusable_by_order.get(goal).copied().unwrap_or_default();
         let says = format!(
-            "{}: {got} huge pages are allocated, {refused} requests failed; {free} pages are free, {:.0} % \
-             of them unusable for another huge page (F_u({goal}) {f_u:.2}).",
+            "{}: {got} huge pages allocated, {refused} requests failed; {free} pages free, {:.0} % of them \
+             unusable for another huge page (F_u({goal}) {f_u:.2}).",
             trace.policy,
             f_u * 100.0
         );

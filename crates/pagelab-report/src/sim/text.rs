@@ -75,7 +75,7 @@ fn write_prepared_table(output: &mut TextReport, table: &SimulationTable, is_fir
 }
 
 fn write_table(output: &mut TextReport, report: &SimulationReport, phase: &str) {
-    output.add_heading(if phase.is_empty() { "The whole load" } else { phase });
+    output.add_heading(if phase.is_empty() { "Whole load" } else { phase });
     let mut rows = Vec::new();
     for figure in report.figures.iter().filter(|figure| figure.phase == phase) {
         let ours = (0..report.schemes.len()).map(|scheme| own_value_text(figure, scheme));
@@ -154,7 +154,7 @@ fn sparkline(style: TextStyle, values: &[f64]) -> String {
 }
 
 fn write_reclaim_table(output: &mut TextReport) {
-    output.add_heading("Pages to release until a block is certainly free, in random order");
+    output.add_heading("Pages to free, in random order, before a block is certain to be free");
     let row = |&order: &u8| Some((order, reclaim_share(RECLAIM_FRAMES, order)?));
     RowTable::<(u8, f64)>::new()
         .right("order", |(order, _)| order.to_string())

@@ -67,7 +67,7 @@ pub(super) fn write_headlines(
     write_glossary(output, shown_figures.iter().copied());
     let all: usize = comparison.workloads.iter().map(|group| group.measures.len()).sum();
     output.add_gap();
-    output.add_line(format!("→ -v   all {} figures and the differences of each", format_number(all)));
+    output.add_line(format!("→ -v   all {} figures and their differences", format_number(all)));
 }
 
 /// Returns the figures to show: the success of huge pages, the unusable share of free memory at the end, and
@@ -169,7 +169,7 @@ fn headline_sentence(experiment: &Experiment, group: &WorkloadEffects, row: &Mea
     } else if judged_schemes.iter().any(|(_, _, says)| *says == DifferenceVerdict::TooFew) {
         "; too few seeds for a verdict".to_owned()
     } else {
-        "; no difference is seen".to_owned()
+        "; no difference seen".to_owned()
     };
     format!("{} against {}: {}{end}", row.phase, scheme_name(experiment, group, 0), parts.join(", "))
 }
@@ -238,8 +238,8 @@ fn little_free_note(
 const FIGURE_TERMS: [(&str, &str); 8] = [
     ("success", "share of the requested huge pages that were allocated"),
     ("F_u(", "share of free memory unusable for a block of this order"),
-    ("polluted pageblocks", "share of polluted pageblocks"),
-    ("F_i(", "reason of a failure: 0 lack of memory, 1 fragmentation"),
+    ("polluted pageblocks", "share of all pageblocks that are polluted"),
+    ("F_i(", "cause of a failure: 0 lack of memory, 1 fragmentation"),
     ("fallbacks", "blocks taken from the list of another migratetype"),
     ("read again", "refaults: reclaimed pages that were accessed again"),
     ("failed allocations", "pages whose allocation failed"),
@@ -259,7 +259,7 @@ pub(super) fn write_glossary<'r>(
         })
         .collect();
     if rows.clone().any(|row| row.name.starts_with("F_u(") && row.name.ends_with(" at the end")) {
-        explanations.push("F_u at the end: after the attempts, with their pages counted as free".to_owned());
+        explanations.push("F_u at the end: after the attempts, counting their pages as free".to_owned());
     }
     if !explanations.is_empty() {
         output.add_gap();
@@ -315,9 +315,8 @@ const COMPILE_PHASE: &str = "hugetlb during compile";
 
 /// Note on a page with such figures.
 pub const PAPER_NOTE: &str = "\u{201c}In the paper\u{201d}: Gorman and Whitcroft, Ottawa Linux Symposium \
-                              2006, \
-    Figure 11 and sections 8.2 and 10, one run each; its two equal kernels differ by up to 72 to 20 \
-    huge pages";
+                              2006, Figure 11 and sections 8.2 and 10, one run each; its two identical \
+                              kernels differ by as much as 72 versus 20 huge pages";
 
 /// Returns the paper's value for a figure of a configuration, in the figure's unit; `None`: the paper has no
 /// value, or did not test the configuration.

@@ -223,7 +223,7 @@ fn differences_table(experiment: &Experiment, group: &WorkloadEffects) -> Option
     let shown = |row: &_, found: &VariantEffect| difference_cell(row, found.difference());
     let (columns, rows) = lay_out_table(experiment, group, &others, &shown);
     Some(SimulationTable {
-        title: format!("difference to {}, paired by seed", first.scheme),
+        title: format!("difference from {}, paired by seed", first.scheme),
         is_leading: false,
         unit_noun: common_configuration(first),
         explanation: verdict_explanation(experiment),
@@ -237,8 +237,8 @@ fn verdict_explanation(experiment: &Experiment) -> String {
     let seeds = experiment.plan.seeds().len();
     match seeds < pagelab_metrics::effect::PAIRS_MIN {
         true => format!("{seeds} seeds: use 6 or more seeds for intervals and a verdict"),
-        false => "Hodges–Lehmann estimate and its interval by Wilcoxon's signed ranks; \"none seen\" if it \
-                  contains 0"
+        false => "Hodges–Lehmann estimate and its interval from Wilcoxon's signed-rank test; \"none seen\" \
+                  if it contains 0"
             .to_owned(),
     }
 }

@@ -50,7 +50,8 @@ fn write_excluded_points(output: &mut TextReport, experiment: &Experiment, judge
     let mut loads: Vec<&str> = lacking.iter().map(|point| point.workload.load.as_str()).collect();
     loads.dedup();
     let text = format!(
-        "{} of {} points have no figure {} and are omitted (load {}); hint: --by selects another",
+        "{} of {} points lack the figure {} and are omitted (load {}); hint: use --by to select another \
+         figure",
         format_number(lacking.len()),
         format_number(trial_count.len()),
         judgement.figure,
@@ -85,8 +86,9 @@ pub(super) const INFLUENCE_COLUMNS: [&str; 5] =
     ["varied", "values", "share of ranks", "correlation", "by chance"];
 
 pub(super) const INFLUENCE_ALIGNMENTS: &str = "share of ranks: explained share of the variance of the \
-                                               figure's ranks; correlation: Spearman's, for numeric values; \
-                                               by chance: how often a shuffled order has as much";
+                                               figure's ranks; correlation: Spearman's rho, for numeric \
+                                               values; by chance: how often a shuffled order explains as \
+                                               much";
 
 /// Returns a line for each parameter that varied, or the reason why there is no result.
 pub(super) fn influence_rows(judgement: &SweepJudgement) -> Result<Vec<Vec<String>>, String> {

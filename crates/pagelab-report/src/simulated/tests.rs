@@ -91,7 +91,7 @@ fn few_seeds_and_a_study_that_was_stopped() {
     check(&run(of), SUMMARY, &expect_file!["tests/few.txt"]);
     let mut of = experiment(&["standard"], 1);
     of.trials.clear();
-    assert!(render(&of, false, TextStyle::PLAIN).contains("no trial is complete"));
+    assert!(render(&of, false, TextStyle::PLAIN).contains("no trial completed"));
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn few_points_are_said_to_be_few_and_points_without_the_figure_are_named() {
         trial.measures.retain(|figure| figure.phase == "at rest");
     }
     let text = render(&of, false, TextStyle::PLAIN);
-    assert!(text.contains("1 of 4 points have no figure") && text.contains("(load\nserver)"), "{text}");
+    assert!(text.contains("1 of 4 points lack the figure") && text.contains("(load\nserver)"), "{text}");
     of = judged(of, None);
     let text = render(&of, false, TextStyle::PLAIN);
     assert!(text.contains("influence on at rest/F_u(10)"), "not all have a success: {text}");
@@ -287,7 +287,7 @@ fn a_page_has_a_column_for_each_scheme_and_zones_behind_their_figure() {
     let [differences] = &page.tables[..] else { panic!("{:?}", page.tables) };
     assert_eq!(differences.columns, ["", "unit", "zone"]);
     assert!(differences.rows.contains(&vec!["  success".into(), "share".into(), "+0.111".into()]));
-    for text in ["difference to standard", "  success", "+0.111"] {
+    for text in ["difference from standard", "  success", "+0.111"] {
         assert!(crate::sim::text::render(&page, TextStyle::PLAIN).contains(text), "{text}");
     }
 }

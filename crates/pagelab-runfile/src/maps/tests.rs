@@ -91,7 +91,7 @@ fn what_is_no_map_is_not_stored() {
         let problem = MapEncoder::default().encode_next(&bad).err().unwrap_or_default();
         assert!(problem.contains(said), "{problem} lacks {said}");
     };
-    refuse(&|map| map.classes.truncate(10), "1000 page frames, and it contains 10 classes");
+    refuse(&|map| map.classes.truncate(10), "1000 page frames, but it contains 10 classes");
     refuse(&|map| map.ended_ns = 1, "ended before it began");
     refuse(&|map| map.layout.spans.reverse(), "not in order");
 }

@@ -71,7 +71,8 @@ impl TraceReader {
         if let Some(newer) = blobs.iter().find(|b| b.kind.starts_with("trace_") && b.version > TRACE_VERSION)
         {
             let problem = format!(
-                "its trace is of version {}, this pagelab reads {TRACE_VERSION}; hint: use a newer pagelab",
+                "its trace has version {}; this pagelab reads version {TRACE_VERSION}; hint: use a newer \
+                 pagelab",
                 newer.version
             );
             return Err(Error::cannot_read(ErrorKind::NewerVersion, path, problem));
@@ -103,7 +104,7 @@ impl TraceReader {
         for blob in self.blob_headers.iter().filter(|blob| blob.kind == RUNS_KIND) {
             let damaged = |problem: &str| self.reader.damaged_blob_error(blob, problem);
             if blob.raw_bytes > BLOCK_BYTES_MAX as u64 {
-                return Err(damaged("its stated size exceeds the limit"));
+                return Err(damaged("the size in its header exceeds the limit"));
             }
             let piece = self.reader.read_blob(blob)?;
             let before = runs.last().map_or(0, run_end);
@@ -111,10 +112,10 @@ impl TraceReader {
             alloc_trace::decode_runs(&piece, &mut runs)
                 .map_err(|error| damaged(&format_parse_error(&error)))?;
             if runs.get(first).is_some_and(|run| u64::from(run.pfn) < before) {
-                return Err(damaged("its frames are not behind those of the piece before"));
+                return Err(damaged("its page frames overlap or precede those of the previous piece"));
             }
             if runs.len() > SNAPSHOT_RUNS_MAX {
-                return Err(damaged("the snapshot has more runs than any machine"));
+                return Err(damaged("impossible number of page runs in the snapshot"));
             }
         }
         Ok(runs)
@@ -199,14 +200,15 @@ impl TraceReader {
 }
 
 fn find_block(reader: &RunReader, blocks: &[TraceBlock], block_index: usize) -> Result<TraceBlock, Error> {
-    let none = || reader.damaged_error(format!("it has {} blocks of events", blocks.len()));
+    let none = || reader.damaged_error(format!("it has only {} event blocks", blocks.len()));
     blocks.get(block_index).copied().ok_or_else(none)
 }
 
 impl TraceDecoder {
     fn new(path: &Path) -> Result<TraceDecoder, Error> {
-        let decompressor = zstd::bulk::Decompressor::new()
-            .map_err(|error| Error::cannot_read(ErrorKind::Io, path, format_args!("no memory: {error}")))?;
+        let decompressor = zstd::bulk::Decompressor::new().map_err(|error| {
+            Error::cannot_read(ErrorKind::Io, path, format_args!("cannot start zstd: {error}"))
+        })?;
         Ok(TraceDecoder { path: path.to_owned(), decompressor, raw_buffer: Vec::new() })
     }
 
@@ -233,7 +235,7 @@ impl TraceDecoder {
             alloc_trace::decode(&self.raw_buffer, events).map_err(|error| format_parse_error(&error))?;
             match events.len() as u64 == block.events {
                 true => Ok(()),
-                false => Err(format!("it has {} events, not {}", events.len(), block.events)),
+                false => Err(format!("it has {} events; expected {}", events.len(), block.events)),
             }
         });
         if filled.is_err() {
@@ -248,13 +250,13 @@ impl TraceDecoder {
         let unpacked = self.decompressor.decompress_to_buffer(packed, &mut self.raw_buffer);
         match unpacked.map_err(|error| error.to_string())? {
             bytes if bytes as u64 == block.raw_bytes => Ok(()),
-            bytes => Err(format!("it unpacks to {bytes} bytes, not {}", block.raw_bytes)),
+            bytes => Err(format!("it decompresses to {bytes} bytes; expected {}", block.raw_bytes)),
         }
     }
 
     fn damaged_block_error(&self, block_index: usize, block: &TraceBlock, problem: &str) -> Error {
         let (number, at) = (block_index + 1, block.at_ns as f64 / 1e9);
-        let problem = format!("block {number} of its events, {at:.3} s after the start: {problem}");
+        let problem = format!("event block {number}, {at:.3} s after the start: {problem}");
         Error::damaged(&self.path, problem)
     }
 }
@@ -279,8 +281,9 @@ fn list_blocks(reader: &RunReader, blobs: &[BlobHeader]) -> Result<Vec<TraceBloc
         let is_late = blocks.last().is_none_or(|before| before.at_ns <= blob.at_ns);
         let (Some(count), true, true) = (count, blob.raw_bytes <= BLOCK_BYTES_MAX as u64, is_late) else {
             let id = blob.id;
-            return Err(reader
-                .damaged_error(format!("blob {id} is not a block of events: invalid size, number or time")));
+            return Err(reader.damaged_error(format!(
+                "blob {id} is not an event block: invalid size, event count or time"
+            )));
         };
         let (id, at_ns, raw_bytes) = (blob.id, blob.at_ns, blob.raw_bytes);
         blocks.push(TraceBlock { id, at_ns, events: count, raw_bytes, packed_bytes });

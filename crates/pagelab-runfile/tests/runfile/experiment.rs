@@ -120,11 +120,11 @@ fn references_to_missing_entries_are_refused() {
         error.to_string()
     };
     let far = refused("slot", &plan(1), &[trial(1, TrialEnd::Done)]);
-    assert!(far.contains("a trial of slot 1; the plan has 1 slots"), "{far}");
+    assert!(far.contains("a trial has slot 1, but the plan has 1 slots"), "{far}");
     let variant = Plan { variants: plan(1).variants[..1].to_vec(), ..plan(2) };
     assert!(refused("variant", &variant, &[]).contains("slot 1 has an unknown workload or variant"));
     let baseline = Plan { baseline: Some(2), ..plan(1) };
-    assert!(refused("baseline", &baseline, &[]).contains("its baseline is not one of its variants"));
+    assert!(refused("baseline", &baseline, &[]).contains("its baseline is not among its variants"));
     let mut infinite = trial(0, TrialEnd::Done);
     infinite.measures[0].value = Ok(f64::INFINITY);
     let error = write(&folder.path().join("infinite"), &plan(1), &[infinite]).unwrap_err();

@@ -318,10 +318,10 @@ fn a_decompression_bomb_is_not_unpacked() {
     forge.execute("UPDATE blob SET raw_bytes = 10", []).unwrap();
     forge.close().unwrap();
     let error = pagelab_runfile::read_run_file(&path).map(|run| run.ending).unwrap_err();
-    assert!(error.to_string().contains("decompresses to more than its stated size"), "{error}");
+    assert!(error.to_string().contains("decompresses to more than the size in its header"), "{error}");
     let reader = RunReader::open(&path).unwrap();
     for head in reader.read_blob_headers().unwrap() {
         let error = reader.read_blob(&head).unwrap_err();
-        assert!(error.to_string().contains("decompresses to more than its stated size"), "{error}");
+        assert!(error.to_string().contains("decompresses to more than the size in its header"), "{error}");
     }
 }

@@ -35,7 +35,7 @@ fn other_file_types_are_identified() {
         ("empty", b"", NotARunFile, "it is empty; hint: remove it"),
         ("short", b"SQLite for", Damaged, "it is truncated: 10 bytes"),
         ("cut", b"SQLite format 3\0\x10\0", Damaged, "it is truncated: 18 bytes"),
-        ("text", text.as_bytes(), NotARunFile, "it is text; expected a run file; hint: `pagelab frag"),
+        ("text", text.as_bytes(), NotARunFile, "expected a run file, found text; hint: `pagelab frag"),
         ("gzip", &gzip, NotARunFile, "it is compressed with gzip; hint: decompress it first"),
         ("zstd", &zstd, NotARunFile, "it is compressed with zstd; hint: decompress it first"),
         (
@@ -53,14 +53,14 @@ fn other_file_types_are_identified() {
     assert_refused(&at("nowhere"), NotFound, "no such file");
     assert_refused(&at("text").join("below"), NotFound, "no such file");
     assert_refused(folder.path(), NotARunFile, "it is a directory; hint: `pagelab checkup --root` reads");
-    assert_refused(Path::new("/dev/null"), NotARunFile, "it is a device; expected a file");
+    assert_refused(Path::new("/dev/null"), NotARunFile, "expected a file, found a device");
     let socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
-    assert_refused(&at("socket"), NotARunFile, "it is a socket; expected a file");
+    assert_refused(&at("socket"), NotARunFile, "expected a file, found a socket");
     drop(socket);
     let other = rusqlite::Connection::open(at("other")).unwrap();
     other.execute_batch("CREATE TABLE bookmarks(url TEXT)").unwrap();
     other.close().unwrap();
-    assert_refused(&at("other"), NotARunFile, "it is an SQLite file of another program");
+    assert_refused(&at("other"), NotARunFile, "it is an SQLite database of another program");
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_fifo_is_refused_without_blocking() {
         return;
     };
     assert!(made.success());
-    assert_refused(&fifo, ErrorKind::NotARunFile, "it is a FIFO; expected a regular file");
+    assert_refused(&fifo, ErrorKind::NotARunFile, "expected a file, found a FIFO");
     let path = folder.path().join("run.pagelab");
     fixtures::file(&path);
     for end in ["-wal", "-shm", "-journal"] {
@@ -92,14 +92,17 @@ const VIRTUAL: &str = "PRAGMA writable_schema = ON; \
 fn objects_that_pagelab_never_makes_are_refused_and_named() {
     let folder = tempfile::tempdir().unwrap();
     let statements: [(&str, &str); 13] = [
-        ("CREATE TRIGGER t AFTER INSERT ON sample BEGIN DELETE FROM event; END", "it holds a trigger \"t\""),
-        ("CREATE VIEW v AS SELECT * FROM sample", "it holds a view \"v\""),
-        (VIRTUAL, "it holds a table \"f\""),
-        ("CREATE TABLE w(x DEFAULT (randomblob(1000000000)))", "it holds a table \"w\""),
-        ("CREATE TABLE extra(x)", "it holds a table \"extra\""),
+        (
+            "CREATE TRIGGER t AFTER INSERT ON sample BEGIN DELETE FROM event; END",
+            "it contains a trigger \"t\"",
+        ),
+        ("CREATE VIEW v AS SELECT * FROM sample", "it contains a view \"v\""),
+        (VIRTUAL, "it contains a table \"f\""),
+        ("CREATE TABLE w(x DEFAULT (randomblob(1000000000)))", "it contains a table \"w\""),
+        ("CREATE TABLE extra(x)", "it contains a table \"extra\""),
         ("CREATE TABLE u(x UNIQUE)", "\"sqlite_autoindex_u_1\""),
-        ("CREATE INDEX i ON sample(at_ns)", "it holds an index \"i\""),
-        ("CREATE INDEX e ON sample(abs(value))", "it holds an index \"e\""),
+        ("CREATE INDEX i ON sample(at_ns)", "it contains an index \"i\""),
+        ("CREATE INDEX e ON sample(abs(value))", "it contains an index \"e\""),
         (
             "ALTER TABLE sample ADD COLUMN g AS (zeroblob(1000000000))",
             "its table `sample` has a wrong definition",
@@ -113,7 +116,7 @@ fn objects_that_pagelab_never_makes_are_refused_and_named() {
             "its table `blob` has a wrong definition",
         ),
         ("ALTER TABLE stream RENAME TO other", "its table `stream` is missing"),
-        ("ANALYZE", "it holds a table \"sqlite_stat1\""),
+        ("ANALYZE", "it contains a table \"sqlite_stat1\""),
     ];
     for (sql, said) in statements {
         let path = folder.path().join("run.pagelab");

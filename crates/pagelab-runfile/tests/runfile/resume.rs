@@ -118,7 +118,7 @@ fn a_file_that_another_process_writes_is_refused() {
     assert!(lines.by_ref().any(|line| line.is_ok_and(|line| line.ends_with("begun"))));
     let error = resume_error(&path);
     assert_eq!(error.kind(), ErrorKind::NotPermitted);
-    assert!(error.to_string().contains("a process is writing it"), "{error}");
+    assert!(error.to_string().contains("another process is writing it"), "{error}");
     child.kill().unwrap();
     child.wait().unwrap();
     // The lock was released with the process; committed data may contain series.

@@ -176,7 +176,7 @@ fn a_snapshot_of_this_machine_round_trips() {
     let run = read_run_file(&path).unwrap();
     assert_eq!(run.manifest, manifest);
     assert!(*run.snapshot.unwrap() == snapshot, "the look came back as another one");
-    assert_eq!(run.unknown_content, ["1 earlier look"]);
+    assert_eq!(run.unknown_content, ["1 earlier snapshot"]);
 }
 
 /// The same sums, values and integrity by a program that we did not write.
@@ -253,14 +253,14 @@ fn records_that_cannot_be_stored_are_refused_and_the_file_stays_usable() {
     let twice = [fixtures::head("c", Unit::COUNT, false), fixtures::head("c", Unit::COUNT, true)];
     let event = RunEvent { at_ns: 1 << 63, kind: String::new(), text: String::new() };
     let refused = [
-        (writer.add_sample(stream, 1, f64::NAN), "not a number that can be stored"),
-        (writer.add_sample(stream, 1, f64::INFINITY), "not a number that can be stored"),
-        (writer.add_sample(stream, u64::MAX, 1.0), "is not a time since the start"),
-        (writer.add_row(series, 1 << 63, &[None]), "is not a time since the start"),
+        (writer.add_sample(stream, 1, f64::NAN), "expected a finite number"),
+        (writer.add_sample(stream, 1, f64::INFINITY), "expected a finite number"),
+        (writer.add_sample(stream, u64::MAX, 1.0), "is out of range for a time"),
+        (writer.add_row(series, 1 << 63, &[None]), "is out of range for a time"),
         (writer.add_row(series, 6, &[]), "has 1 columns, not 0"),
-        (writer.add_row(series, 5, &[Some(2)]), "do not go forward at 5 ns"),
-        (writer.add_event(&event), "is not a time since the start"),
-        (writer.add_series("s", "", &twice).map(drop), "two columns called \"c\""),
+        (writer.add_row(series, 5, &[Some(2)]), "are not ascending at 5 ns"),
+        (writer.add_event(&event), "is out of range for a time"),
+        (writer.add_series("s", "", &twice).map(drop), "two columns named \"c\""),
         (writer.add_series("s", "", &[]).map(drop), "has no columns"),
         (writer.add_series("", "", &twice[..1]).map(drop), "has no name"),
         (writer.add_stream(&fixtures::stream_head()).map(drop), "two streams access time"),

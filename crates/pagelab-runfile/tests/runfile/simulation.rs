@@ -126,8 +126,8 @@ fn an_impossible_simulated_experiment_is_rejected() {
         let error = write_and_read(plan, &[std::slice::from_ref(trial)]).unwrap_err();
         assert!(error.contains(said), "{error}");
     };
-    refused(&plan(), &trial(6), "a trial of slot 6; the plan has 6 slots");
-    refused(&with_grid(|grid| grid.seeds.clear()), &trial(0), "no points, or no seeds");
+    refused(&plan(), &trial(6), "a trial has slot 6, but the plan has 6 slots");
+    refused(&with_grid(|grid| grid.seeds.clear()), &trial(0), "no points or no seeds");
     refused(&Plan { sweep: None, ..plan() }, &trial(0), "point 0 has 1 values; expected 0");
     refused(&with_grid(|grid| grid.seeds = vec![1; 3 << 20]), &trial(0), "more than 4194304 trials");
     refused(&with_grid(|grid| grid.points[1].variant = 2), &trial(0), "point 1 has an unknown workload");
@@ -136,10 +136,10 @@ fn an_impossible_simulated_experiment_is_rejected() {
     refused(&bare, &trial(0), "is not simulated");
     let mut of = trial(0);
     of.measures[0].exact = Some(Fraction { numerator: 1, denominator: 0 });
-    refused(&plan(), &of, "the measure end/F_u(9) of slot 0 is divided by 0");
+    refused(&plan(), &of, "measure end/F_u(9) of slot 0 has a denominator of 0");
     let mut of = trial(0);
     of.series[0].points = vec![(2, 0), (1, 0)];
-    refused(&plan(), &of, "go back");
+    refused(&plan(), &of, "are not ascending");
     let of = Trial { pictures: 3, ..trial(0) };
     refused(&plan(), &of, "pictures of slot 0 are missing");
 }

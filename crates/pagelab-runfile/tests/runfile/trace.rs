@@ -93,7 +93,7 @@ fn a_trace_comes_back_closed_or_not_and_a_report_names_it() {
     writer.close(RunEnd::Complete { after_ns: 5 }).unwrap();
     check(&path, &RunEnd::Complete { after_ns: 5 });
     let run = pagelab_runfile::read_run_file(&path).unwrap();
-    assert_eq!(run.unknown_content, ["a trace of the page allocator, which `pagelab trace info` shows"]);
+    assert_eq!(run.unknown_content, ["a page allocator trace: use `pagelab trace info`"]);
 }
 
 /// Changes the file by one statement of SQL, and reads all of it.
@@ -118,15 +118,15 @@ fn damage_is_reported_with_its_place() {
             format!(
                 "UPDATE blob SET data = substr(data, 1, 100) || x'ff' || substr(data, 102) WHERE {events}"
             ),
-            "block 6 of its events, 5.000 s after the start: ",
+            "event block 6, 5.000 s after the start: ",
         ),
         (format!("UPDATE blob SET data = substr(data, 1, 500) WHERE {events}"), "block 6 of its events"),
         (format!("UPDATE blob SET raw_bytes = raw_bytes - 1 WHERE {events}"), "block 6 of its events"),
         (format!("UPDATE blob SET raw_bytes = raw_bytes + 1 WHERE {events}"), "it unpacks to"),
-        (format!("UPDATE blob SET raw_bytes = 1 << 40 WHERE {events}"), "is not a block of events"),
-        (format!("UPDATE blob SET name = '2500' WHERE {events}"), "it has 2501 events, not 2500"),
-        (format!("UPDATE blob SET name = '-1' WHERE {events}"), "is not a block of events"),
-        (format!("UPDATE blob SET at_ns = 1 WHERE {events}"), "is not a block of events"),
+        (format!("UPDATE blob SET raw_bytes = 1 << 40 WHERE {events}"), "is not an event block"),
+        (format!("UPDATE blob SET name = '2500' WHERE {events}"), "it has 2501 events; expected 2500"),
+        (format!("UPDATE blob SET name = '-1' WHERE {events}"), "is not an event block"),
+        (format!("UPDATE blob SET at_ns = 1 WHERE {events}"), "is not an event block"),
         (
             "UPDATE blob SET data = (SELECT data FROM blob WHERE name = '2501') WHERE name = '3001'"
                 .to_owned(),

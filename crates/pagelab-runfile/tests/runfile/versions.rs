@@ -145,8 +145,8 @@ fn a_newer_version_is_refused_with_a_hint() {
     assert_eq!(error.kind(), ErrorKind::NewerVersion);
     let version = env!("CARGO_PKG_VERSION");
     let said = format!(
-        "cannot read {}: a newer pagelab wrote it, in schema version 3; this one ({version}) reads versions 1 \
-         to 2; hint: use a newer pagelab",
+        "cannot read {}: a newer pagelab wrote it with schema version 3; this one ({version}) reads \
+         versions 1 to 2; hint: use a newer pagelab",
         path.display()
     );
     assert_eq!(error.to_string(), said);

@@ -15,7 +15,7 @@ impl CompactBuddy {
                 for block in self.pageblock_lists.pageblocks(owner, order) {
                     if self.pageblock_lists.state(block) != FrameTag::from_free_order(order) {
                         return corrupted(format!(
-                            "pageblock {block:#x} is listed at order {order}, and is not so"
+                            "pageblock {block:#x} is on a list of order {order} but not free at that order"
                         ));
                     }
                     if self.pageblock_lists.owner(block) != owner {
@@ -32,7 +32,7 @@ impl CompactBuddy {
         while offset < self.pageblock_lists.pageblock_count() {
             let state = self.pageblock_lists.state(offset);
             if state.free_order().is_some() != listed[offset as usize] {
-                return corrupted(format!("pageblock {offset:#x} is free and on no list"));
+                return corrupted(format!("pageblock {offset:#x} is free but on no list"));
             }
             if self.is_split(state) {
                 self.validate_split_pageblock(offset, &mut counted_blocks)?;
@@ -63,25 +63,27 @@ impl CompactBuddy {
             (self.geometry.first_frame.number() >> pageblock_order, self.pageblock_lists.pageblock_count());
         if pageblocks > count - pageblock || !(first + pageblock).is_multiple_of(pageblocks) {
             return corrupted(format!(
-                "pageblock {pageblock:#x} of order {order} is not aligned, or reaches out"
+                "pageblock {pageblock:#x} of order {order} is not aligned or extends beyond the zone"
             ));
         }
         if let Some(inside) = (pageblock + 1..pageblock + pageblocks)
             .find(|&at| self.pageblock_lists.state(at) != FrameTag::INSIDE_BLOCK)
         {
-            return corrupted(format!("pageblock {inside:#x} is not inside of that at {pageblock:#x}"));
+            return corrupted(format!(
+                "pageblock {inside:#x} is not marked as part of the block at {pageblock:#x}"
+            ));
         }
         let (first_group, groups) = self.groups_of_pageblock(pageblock);
         let is_unsplit = are_groups_unsplit(self, first_group..first_group + groups * pageblocks as usize);
         if !is_unsplit {
-            return corrupted(format!("pageblock {pageblock:#x} is whole, and has bits of a split one"));
+            return corrupted(format!("pageblock {pageblock:#x} is not split but has bits of a split one"));
         }
         if state.free_order().is_some() {
             let buddy = ((first + pageblock) ^ pageblocks).wrapping_sub(first);
             if order < self.geometry.max_order && buddy < count && self.pageblock_lists.state(buddy) == state
             {
                 return corrupted(format!(
-                    "pageblock {pageblock:#x} and its buddy are free at order {order}, unmerged"
+                    "pageblock {pageblock:#x} and its buddy are free at order {order} but not merged"
                 ));
             }
             blocks[usize::from(order)] += 1;

@@ -194,7 +194,7 @@ fn first_difference(
             let frame = live.swap_remove(random.next_below(live.len() as u64) as usize);
             let found = (ours.free_block(frame).ok(), theirs.free_block(frame));
             if found.0 != found.1 || ours.free_block(frame).is_ok() {
-                return Some((event, format!("freed {frame:#x}: {found:?}; or twice")));
+                return Some((event, format!("freed {frame:#x}: {found:?}, or freed twice")));
             }
         }
         let classes: Vec<u8> = ours.trees.iter().map(|tree| tree.class as u8).collect();
@@ -211,7 +211,10 @@ fn first_difference(
         ours.free_block(frame).unwrap();
     }
     let mut offsets = (0..geometry.frames).step_by(1 << geometry.max_order);
-    assert!(offsets.all(|offset| ours.is_block_free(offset, geometry.max_order)), "all is whole again");
+    assert!(
+        offsets.all(|offset| ours.is_block_free(offset, geometry.max_order)),
+        "all blocks are merged again"
+    );
     None
 }
 

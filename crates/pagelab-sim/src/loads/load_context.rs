@@ -98,7 +98,7 @@ impl<'a> LoadContext<'a> {
     /// If the table does not list it: the name is misspelt.
     pub(super) fn parameter(&self, name: &str) -> u64 {
         super::optional_parameter(&self.parameters, name)
-            .unwrap_or_else(|| panic!("the load reads the parameter {name}, which its table does not list"))
+            .unwrap_or_else(|| panic!("the load reads parameter {name}, which is not in its table"))
     }
 
     /// Value of a parameter that not every load with this part has; 0 without.
@@ -173,8 +173,8 @@ impl<'a> LoadContext<'a> {
             let (expected_seconds, actual_seconds) =
                 (self.total_ticks / TICKS_PER_SECOND, self.current_tick / TICKS_PER_SECOND);
             self.outcome.notes.push(format!(
-                "pictures: {taken} kept, {requested} requested: the load took {actual_seconds} s, \
-                 {expected_seconds} s were expected"
+                "pictures: {taken} kept, {requested} requested: the load took {actual_seconds} s, not the \
+                 expected {expected_seconds} s"
             ));
         }
     }

@@ -189,7 +189,7 @@ fn parse_machine_size(text: &str) -> Result<u64, Error> {
         Ok(Bytes(bytes)) if bytes > 8 << 40 => invalid("too large"),
         Ok(Bytes(bytes)) if bytes < 64 * MIB => invalid("too small"),
         Ok(Bytes(bytes)) => Ok(bytes),
-        Err(_) => invalid("not known"),
+        Err(_) => invalid("unknown"),
     }
 }
 

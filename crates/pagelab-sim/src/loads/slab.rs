@@ -79,7 +79,7 @@ impl SlabCache {
     /// Frees an object, and its page if that was the last object on it.
     pub(super) fn free_object(&mut self, machine: &mut Machine, object: SlabObject) -> Result<(), Error> {
         let page = &mut self.pages[object.0 as usize];
-        debug_assert!(page.used_objects > 0, "an object of page {} is freed twice", object.0);
+        debug_assert!(page.used_objects > 0, "double free of an object in page {}", object.0);
         page.used_objects -= 1;
         if page.used_objects == 0 {
             if let Some(held) = page.held.take() {

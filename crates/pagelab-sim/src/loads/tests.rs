@@ -135,7 +135,7 @@ fn a_load_ends_when_nobody_wants_it_any_more() {
         calls += 1;
         calls < 3
     });
-    assert_eq!(outcome.unwrap().notes, ["stopped before its end"]);
+    assert_eq!(outcome.unwrap().notes, ["stopped early"]);
     assert_eq!(calls, 3);
 }
 

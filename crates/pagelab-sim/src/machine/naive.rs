@@ -130,7 +130,7 @@ pub struct NaiveMachine {
 type CheckResult = Result<(), String>;
 
 fn expect_same<T: PartialEq + std::fmt::Debug>(what: &str, ours: T, theirs: T) -> CheckResult {
-    if ours == theirs { Ok(()) } else { Err(format!("{what}: {ours:?}, the twin {theirs:?}")) }
+    if ours == theirs { Ok(()) } else { Err(format!("{what}: {ours:?}, in the twin {theirs:?}")) }
 }
 
 fn is_page_cache(class: PageUse) -> bool {
@@ -342,7 +342,7 @@ impl NaiveMachine {
             }
             Decision::RegionAssessed { .. } => {}
             Decision::CompactionRequested { zone, order, is_deferred } => {
-                expect_same("put off", is_deferred, self.is_deferred(zone, order))?;
+                expect_same("compaction is deferred", is_deferred, self.is_deferred(zone, order))?;
             }
             Decision::SkipBitsReset { zone } => {
                 if self.compact_states[zone].has_completed {
@@ -359,7 +359,7 @@ impl NaiveMachine {
 
     fn check_inactive_scan(&mut self, list: LruList, handle: u32) -> CheckResult {
         let scans_programs = self.kswapd_pass.is_boost && list.kind == LruKind::Anonymous;
-        expect_same("pages of programs", scans_programs, false)?;
+        expect_same("anonymous pages are scanned", scans_programs, false)?;
         expect_same("an active list is scanned", list.is_active, false)?;
         expect_same("the oldest page", Some(handle), self.handles(list).last().copied())?;
         self.last_region = self.page(handle)?.frame;
@@ -368,7 +368,7 @@ impl NaiveMachine {
 
     fn check_migration(&mut self, handle: u32, from: Frame, to: Frame) -> CheckResult {
         if self.expected_moves.is_empty() {
-            return Err(format!("{handle} moves from {from:#x} to {to:#x}, the twin is at the end"));
+            return Err(format!("{handle} moves from {from:#x} to {to:#x}, the twin expects no more moves"));
         }
         expect_same("a move", (handle, from, to), self.expected_moves.remove(0))?;
         self.renewed_page(handle)?.frame = Some(to);
@@ -435,7 +435,7 @@ impl NaiveMachine {
         if expected == PageVerdict::Reclaim {
             expected = self.verdict_for_unused(&page);
         }
-        expect_same("what becomes of a page", (handle, verdict), (handle, expected))?;
+        expect_same("the verdict on a page", (handle, verdict), (handle, expected))?;
         let page = self.renewed_page(handle)?;
         page.is_accessed &= !marked;
         page.is_referenced |= verdict == PageVerdict::Keep && marked;
@@ -469,8 +469,8 @@ impl NaiveMachine {
 
     fn check_slab_shrink(&mut self, handle: u32, objects: u8) -> CheckResult {
         let page = *self.page(handle)?;
-        let list = self.lru_list_of(&page).ok_or("a page of no list")?;
-        expect_same("the oldest page of caches", Some(handle), self.handles(list).last().copied())?;
+        let list = self.lru_list_of(&page).ok_or("a page on no LRU list")?;
+        expect_same("the oldest slab page", Some(handle), self.handles(list).last().copied())?;
         let free = page.objects - page.in_use;
         let stays = page.is_accessed || page.is_pinned;
         let expected = if stays { page.objects } else { page.objects - free.div_ceil(2) };
@@ -507,7 +507,7 @@ impl NaiveMachine {
 
     fn check_region(&mut self, from: Frame, order: u8, is_tried: bool) -> CheckResult {
         let zone = self.zone_of(from);
-        let geometry = self.config.zones.get(zone).ok_or("a region of no zone")?.geometry;
+        let geometry = self.config.zones.get(zone).ok_or("a region outside all zones")?.geometry;
         let frames = 1u32 << order;
         let starts: Vec<Frame> = Frame::range(geometry.first_frame..geometry.end())
             .filter(|at| at.is_aligned(order) && *at + frames <= geometry.end())
@@ -539,7 +539,7 @@ impl NaiveMachine {
                 return expect_same("the next page of a region", Some(handle), self.expected_reclaims.pop());
             }
             "lumpy" => {}
-            "lru" => return Err("a page is tried for its place".to_owned()),
+            "lru" => return Err("a neighbour is scanned under lru".to_owned()),
             _ => return Ok(()),
         }
         let (order, frame) = (self.goal.order, self.page(handle)?.frame);
@@ -591,8 +591,8 @@ impl NaiveMachine {
 
     fn check_compaction_end(&mut self, zone: usize, result: CompactResult) -> CheckResult {
         let (job, expected) = self.expected_end.take().ok_or("no compaction is running")?;
-        expect_same("moves that are left", &[][..], &self.expected_moves[..])?;
-        expect_same("how a compaction ends", result, expected)?;
+        expect_same("remaining moves", &[][..], &self.expected_moves[..])?;
+        expect_same("the result of compaction", result, expected)?;
         let past = &mut self.compact_states[zone];
         if matches!(result, CompactResult::Complete | CompactResult::PartialSkipped) {
             past.has_completed |= job.is_direct || job.target_score.is_some();
@@ -628,7 +628,7 @@ impl NaiveMachine {
             expected = (expected + pageblock_frames).min(most.max(pageblock_frames));
         }
         self.watermark_boosts[zone].current = expected;
-        expect_same("watermarks are boosted by", now, expected)
+        expect_same("the watermark boost", now, expected)
     }
 
     /// The previous pass is over: the pages that it freed count.
@@ -685,7 +685,7 @@ impl NaiveMachine {
         let NaiveBoost { current, at_kswapd_start } = self.watermark_boosts[zone];
         self.watermark_boosts[zone] =
             NaiveBoost { current: current.saturating_sub(at_kswapd_start), at_kswapd_start: 0 };
-        expect_same("watermarks are boosted by, after it", now, self.watermark_boosts[zone].current)
+        expect_same("the watermark boost after kswapd", now, self.watermark_boosts[zone].current)
     }
 }
 
@@ -702,7 +702,7 @@ impl NaiveMachine {
         let geometry = self.config.zones[zone].geometry;
         expect_same("the evacuated range begins at", range.start, self.boundary(zone))?;
         let is_whole = range.end.is_aligned(geometry.pageblock_order) && range.end <= geometry.end();
-        expect_same("the evacuated range is of whole pageblocks", is_whole, true)?;
+        expect_same("the evacuated range consists of whole pageblocks", is_whole, true)?;
         let mut leaving = self.blocks_in(zone, range.clone());
         let may_leave = |handle: &u32| {
             self.pages[*handle as usize].as_ref().is_some_and(|page| {
@@ -711,16 +711,16 @@ impl NaiveMachine {
                 page.page_use.allocation_type() == AllocationType::Movable && !page.is_pinned && is_inside
             })
         };
-        expect_same("all may leave", is_open, leaving.iter().all(may_leave))?;
+        expect_same("all pages may be evacuated", is_open, leaving.iter().all(may_leave))?;
         leaving.reverse();
         (self.expected_migrations, self.evacuated_range) = (leaving, range.clone());
         Ok(())
     }
 
     fn check_migration_out(&mut self, handle: u32, from: Frame, to: Frame) -> CheckResult {
-        expect_same("the next page that leaves", Some(handle), self.expected_migrations.pop())?;
+        expect_same("the next evacuated page", Some(handle), self.expected_migrations.pop())?;
         let page = *self.page(handle)?;
-        expect_same("where it was", Some(from), page.frame)?;
+        expect_same("its old frame", Some(from), page.frame)?;
         let flat = self.flat_zone(page.zone);
         let is_room = Frame::range(to..to + (1 << page.order))
             .all(|frame| flat.is_free(frame) && !self.evacuated_range.contains(&frame));
@@ -733,7 +733,7 @@ impl NaiveMachine {
     /// Checks the end of an evacuation: all pages were evacuated, or there was no room for all of them.
     fn check_region_expansion_end(&mut self, zone: usize, fits: bool) -> CheckResult {
         if fits {
-            return expect_same("pages that have not left", self.expected_migrations.len(), 0);
+            return expect_same("pages not evacuated", self.expected_migrations.len(), 0);
         }
         // There must be less room than they need: none of the size of the largest.
         let flat = self.flat_zone(zone);

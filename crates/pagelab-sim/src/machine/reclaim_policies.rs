@@ -59,7 +59,7 @@ pub const TABLE: &[ReclaimPolicyEntry] = &[
     },
     ReclaimPolicyEntry {
         name: "lumpy",
-        summary: "reclaim also takes the neighbours of the oldest page",
+        summary: "reclaim also takes the physical neighbours of the oldest page",
         source: "Linux 2.6.23 to 3.4",
         policy: &LumpyReclaim,
     },

@@ -40,7 +40,7 @@ struct FreedBlock {
 /// The allocation type that owns a pageblock; `None`: no event has it.
 fn owner_type(owner: u8) -> Option<AllocationType> {
     let alloc_type = AllocationType::from_index(owner);
-    debug_assert!(alloc_type.is_some() || owner == UNKNOWN_OWNER, "a pageblock of the unknown owner {owner}");
+    debug_assert!(alloc_type.is_some() || owner == UNKNOWN_OWNER, "unknown pageblock owner {owner}");
     alloc_type
 }
 
@@ -78,7 +78,10 @@ impl ReplaySnapshot {
     /// Builds the state from a snapshot in order of frames, and from the zones in `head`.
     pub fn new(head: &TraceHeader, runs: &[FrameRun]) -> Result<ReplaySnapshot, Error> {
         if !(4 << 10..=64 << 10).contains(&head.page_bytes) || !head.page_bytes.is_power_of_two() {
-            return invalid(format!("pages of {} bytes in the trace; expected 4 to 64 KiB", head.page_bytes));
+            return invalid(format!(
+                "the trace has pages of {} bytes; expected 4 to 64 KiB",
+                head.page_bytes
+            ));
         }
         let parts = replay_zones(head)?;
         let (Some(first), Some(last)) = (parts.first(), parts.last()) else {
@@ -122,7 +125,7 @@ impl ReplaySnapshot {
             let (run_start, run_end) = (u64::from(run.pfn), u64::from(run.pfn) + u64::from(run.frames));
             if run_start < at {
                 return invalid(format!(
-                    "run {number} of the snapshot begins at {run_start:#x}, before the last one ends"
+                    "run {number} of the snapshot starts at {run_start:#x}, before the previous one ends"
                 ));
             }
             at = run_end;
@@ -433,7 +436,7 @@ impl ReplaySnapshot {
             UNOWNED | MEMORY_HOLE | ON_PCP_LIST => Some(AllocationType::Unmovable),
             state => {
                 let alloc_type = AllocationType::from_index(state - ALLOCATED_BASE);
-                debug_assert!(alloc_type.is_some(), "a frame in the unknown state {state}");
+                debug_assert!(alloc_type.is_some(), "unknown frame state {state}");
                 Some(alloc_type.unwrap_or(AllocationType::Unmovable))
             }
         };

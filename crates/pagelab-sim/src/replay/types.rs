@@ -213,7 +213,7 @@ pub(super) fn replay_zones(head: &TraceHeader) -> Result<Vec<ReplayZone>, Error>
             config: ZoneConfig {
                 name: zone.key.zone.clone(),
                 node: u16::try_from(zone.key.node.0)
-                    .map_err(|_| Error::InvalidConfig("a node above 65 535".into()))?,
+                    .map_err(|_| Error::InvalidConfig("a node number above 65 535".into()))?,
                 zone_index: zone_index_of_name(&zone.key.zone),
                 geometry: ZoneGeometry {
                     first_frame: first,

@@ -37,7 +37,7 @@ impl<P: Policy> Zone<P> {
             ));
         }
         if self.free_frame_count != geometry.frames {
-            return invalid("the zone is not in its initial state");
+            return invalid("the zone already has allocated frames");
         }
         self.clear_free_lists();
         // Regions are those of the policy, independent of their contents.
@@ -53,7 +53,7 @@ impl<P: Policy> Zone<P> {
                 return invalid(format!("frames {from:#x} to {to:#x} do not follow {offset:#x} in the zone"));
             }
             if used.is_none() && is_previous_free {
-                return invalid(format!("free frames before and after {offset:#x}; expected one run"));
+                return invalid(format!("free runs before and after {offset:#x}; expected one run"));
             }
             (offset, is_previous_free) = (frames.end, used.is_none());
             match used {
@@ -67,7 +67,7 @@ impl<P: Policy> Zone<P> {
             }
         }
         if offset != geometry.end() {
-            return invalid(format!("the state of a zone ends at {offset:#x}, not at its last frame"));
+            return invalid(format!("the initial state ends at {offset:#x}, not at the end of the zone"));
         }
         Ok(())
     }

@@ -113,7 +113,7 @@ impl<P: Policy> Zone<P> {
     /// Moves a free pageblock to another list, and merges it there. The rest of its free block stays.
     pub(super) fn move_free_pageblock(&mut self, pageblock: u32, list: u8) {
         let Some(ZoneBlock { mut offset, mut order }) = self.free_block_covering(pageblock) else {
-            debug_assert!(false, "pageblock {pageblock:#x} changes hands and is not free");
+            debug_assert!(false, "pageblock {pageblock:#x} moves to another list but is not free");
             return;
         };
         let pageblock_order = self.geometry.pageblock_order;

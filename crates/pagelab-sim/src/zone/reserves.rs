@@ -336,7 +336,7 @@ impl<P: Policy> Zone<P> {
             (pageblock..pageblock + pageblocks)
                 .for_each(|pageblock| self.move_free_pageblock(pageblock, new_owner));
         }
-        debug_assert!(self.reserves.is_some(), "a block is returned that is no reserve");
+        debug_assert!(self.reserves.is_some(), "a highatomic block is returned without a reserve");
         if let Some(reserves) = &mut self.reserves {
             reserves.highatomic_frames -= pageblocks << pageblock_order;
         }

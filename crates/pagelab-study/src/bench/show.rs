@@ -12,22 +12,22 @@ use super::engines::EngineName;
 use super::{BenchRequest, BenchResults, BenchRow, MemoryLatency};
 
 /// Reason for missing separate times of an allocation and a free.
-const NO_SEPARATE_TIMES: &str = "under this load they alternate";
+const NO_SEPARATE_TIMES: &str = "this load alternates allocations and frees";
 
 /// Renders the results as a table.
 pub fn to_table_text(request: &BenchRequest, results: &BenchResults, style: TextStyle) -> String {
     let BenchResults { processor, rows, floors } = results;
     let mut output = TextReport::new(style);
     output.add_text(&format!(
-        "Pairs of a free and an allocation (two operations), at 75 % full or as the load defines; ahead: \
-             with look-ahead; seed {}, median of {} turns of {} pairs; {processor}",
+        "Each pair is a free and an allocation (two operations), with memory 75 % full unless the load \
+        defines it; ahead: with look-ahead; seed {}, median of {} turns of {} pairs; {processor}",
         request.seed,
         request.turns,
         format_count(request.pairs.into())
     ));
     output.add_gap();
     let mut columns = ["memory", "load", "engine", "per-CPU", "ahead"].map(TableColumn::left).to_vec();
-    columns.extend(["ns/op", "Mpair/s", "to plain", "B/page"].map(TableColumn::right));
+    columns.extend(["ns/op", "Mpair/s", "vs btree", "B/page"].map(TableColumn::right));
     let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
     let table: Vec<Vec<String>> = rows
         .iter()
@@ -82,8 +82,8 @@ fn write_alloc_free_table(output: &mut TextReport, rows: &[BenchRow]) {
     }
     output.add_paragraph(
         "bulk: ",
-        "half of memory allocated at order 0, then freed in random order, as `rand` of LLFree's benchmark; \
-         all movable",
+        "half of memory allocated at order 0, then freed in random order, like `rand` in LLFree's benchmark; \
+        all movable",
     );
     let mut columns = ["memory", "engine"].map(TableColumn::left).to_vec();
     columns.extend(["ns/allocation", "ns/free"].map(TableColumn::right));

@@ -56,13 +56,13 @@ impl DescribedState<'_> {
             let number: usize = number.parse().unwrap();
             let (first, count, rest) = range(rest).unwrap();
             assert_eq!((first as usize, count as usize), (number * self.block, self.block));
-            let (old, new) = rest.split_once("it was ").unwrap().1.split_once(", it is ").unwrap();
+            let (old, new) = rest.split_once("changes from ").unwrap().1.split_once(" to ").unwrap();
             assert_eq!(self.owners[number], old);
-            self.owners[number] = new.strip_suffix(" now.").unwrap().to_owned();
+            self.owners[number] = new.strip_suffix('.').unwrap().to_owned();
         } else if let Some(rest) = sentence.strip_prefix("Its ").or(sentence.strip_prefix("Their ")) {
             let (buddy, count, rest) = range(rest.strip_prefix("buddy, ").unwrap()).unwrap();
             self.take_off(buddy, count);
-            let (first, both, _) = range(rest.split_once("they are ").unwrap().1).unwrap();
+            let (first, both, _) = range(rest.split_once("they merge into ").unwrap().1).unwrap();
             assert_eq!(both, 2 * count);
             assert!(first == buddy || first + count == buddy, "{sentence}");
         } else {
@@ -87,7 +87,7 @@ impl DescribedState<'_> {
                     self.free.insert(at, (size, list.to_owned()));
                 }
             }
-        } else if rest.contains("just as large as wanted") {
+        } else if rest.contains("exactly the requested size") {
             let (_, list) = self.take_off(first, count);
             assert_eq!(list_after(rest, "on the ").unwrap(), list);
         } else if rest.contains("back from") {

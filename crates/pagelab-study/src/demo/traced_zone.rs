@@ -139,7 +139,7 @@ impl TracedZone {
         if !state_before.free.values().any(|&(size, list)| list == own_list && size >= order) {
             let lacks = match order {
                 0 => "is empty".to_owned(),
-                _ => format!("has no {} in a row", super::count_pages(1 << order)),
+                _ => format!("has no block of {}", super::count_pages(1 << order)),
             };
             self.sentences.push(format!("The {} list {lacks}.", self.list_name(own_list)));
         }
@@ -159,13 +159,13 @@ impl TracedZone {
             None => format!("The request fails: no page is free, {pages_needed} were requested."),
             Some(largest) if largest >= usize::from(order) => {
                 format!(
-                    "The request fails: the policy reserves the free blocks of {} pages for others.",
+                    "The request fails: the policy reserves the free blocks of {} pages for other requests.",
                     1u32 << largest
                 )
             }
             Some(largest) => format!(
-                "The request fails: {free} pages are free, but no {pages_needed} contiguous ones: the \
-                 largest block has {}.",
+                "The request fails: {free} pages are free, but no {pages_needed} of them are contiguous: the \
+                largest block has {}.",
                 1u32 << largest
             ),
         }
@@ -218,7 +218,7 @@ impl TracedZone {
         for (at, (&old, &new)) in lists.filter(|(_, (old, new))| old != new) {
             let pages = page_range(shape.pageblock_start(at as u32), shape.pageblock_order);
             let (old, new) = (self.list_name(old), self.list_name(new));
-            let sentence = format!("Pageblock {at}, {pages}, changes hands: it was {old}, it is {new} now.");
+            let sentence = format!("Pageblock {at}, {pages}, changes from {old} to {new}.");
             self.sentences.push(sentence);
         }
     }
@@ -237,9 +237,7 @@ impl TracedZone {
         if remainders.is_empty() {
             let is = verb_for(order, "is", "are");
             let (pages, list) = (page_range(taken, order), self.list_name(list));
-            return to_sentence(&format!(
-                "{pages} {is} free and just as large as wanted, on the {list} list"
-            ));
+            return to_sentence(&format!("{pages} {is} free on the {list} list, exactly the requested size"));
         }
         let times = match size - order {
             1 => "halved".to_owned(),
@@ -270,18 +268,18 @@ impl TracedZone {
         self.sentences.push(to_sentence(&format!("{pages} {comes} back from {}", who.name)));
         let state_after = self.zone_state();
         let Some((&first, &(size, list))) = state_after.free.range(..=frame).next_back() else {
-            return Err(Error::Corrupted(format!("{frame:?} was freed and is on no list")));
+            return Err(Error::Corrupted(format!("{frame:?} was freed, but is on no list")));
         };
         let (mut from, mut so_far) = (frame, order);
         while so_far < size {
             let buddy = from.buddy(so_far);
             if state_before.free.get(&buddy).is_none_or(|&(known, _)| known != so_far) {
-                return Err(Error::Corrupted(format!("{buddy:?} was merged and was not free")));
+                return Err(Error::Corrupted(format!("{buddy:?} was merged, but was not free")));
             }
             let (their, buddies) = (verb_for(so_far, "Its", "Their"), page_range(buddy, so_far));
             (from, so_far) = (from.min(buddy), so_far + 1);
             let pages = page_range(from, so_far);
-            self.sentences.push(format!("{their} buddy, {buddies}, is free: together they are {pages}."));
+            self.sentences.push(format!("{their} buddy, {buddies}, is free: they merge into {pages}."));
         }
         self.describe_owner_changes(&state_before, &state_after);
         self.sentences.push(self.describe_placement(first, size, list));
@@ -291,11 +289,11 @@ impl TracedZone {
     /// Describes the list and position of a freed block.
     fn describe_placement(&self, first: Frame, size: u8, list: u8) -> String {
         let reason = if size == self.zone.geometry().max_order {
-            "the largest size there is".to_owned()
+            "the largest block size".to_owned()
         } else {
             let buddy = first.buddy(size);
             let (their, is) =
-                (verb_for(size, "its", "their"), verb_for(size, "is not free", "is not all free"));
+                (verb_for(size, "its", "their"), verb_for(size, "is not free", "is not entirely free"));
             match self.zone.geometry().contains(buddy) {
                 true => format!("{their} buddy, {}, {is}", page_range(buddy, size)),
                 false => "the end of memory".to_owned(),

@@ -78,9 +78,7 @@ impl<'a> PolicyReplay<'a> {
     fn misfit_failure(&self, misfit: &ReplayError) -> Failure {
         bad_trace(
             self.file,
-            format_args!(
-                "{misfit}: the trace is damaged, or memory was added to the machine during the recording"
-            ),
+            format_args!("{misfit}: corrupt trace, or memory was hot-added during the recording"),
         )
     }
 }

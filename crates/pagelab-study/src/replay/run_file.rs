@@ -51,15 +51,14 @@ fn write_series(writer: &mut RunWriter, report: &ReplayReport) -> Result<(), Err
 
 /// Events in words: the trace, and the accuracy of each policy.
 fn event_texts(report: &ReplayReport) -> Vec<(u64, String)> {
-    let begins =
-        format!("{}: Linux {}; the snapshot is complete, the replay starts", report.file, report.head.kernel);
+    let begins = format!("{}: Linux {}; snapshot loaded, starting replay", report.file, report.head.kernel);
     let mut texts = vec![(report.complete_ns, begins)];
     for replayed in &report.outcomes {
         let Some(error) = index_error(report, replayed.free.iter(), None) else { continue };
         texts.push((
             report.end_ns.max(report.complete_ns),
             format!(
-                "{}: error of F_u({}): median {}, maximum {}; at most {ERROR_TOLERANCE} at {} of {} samples",
+                "{}: error of F_u({}): median {}, maximum {}; at most {ERROR_TOLERANCE} in {} of {} samples",
                 replayed.policy,
                 report.head.pageblock_order,
                 format_index(error.median),

@@ -30,7 +30,7 @@ fn named_tallies(account: &ReplayStats) -> [(&'static str, &'static str, EventTa
     [
         ("allocations", "allocations", account.allocs),
         ("no_room", "… that failed in simulated memory", account.unplaced_allocs),
-        ("from_lists", "… from per-CPU lists of the snapshot", account.allocs_from_pcp),
+        ("from_lists", "… from the snapshot's pcp lists", account.allocs_from_pcp),
         ("reallocs", "… of frames whose free was not recorded", account.reallocs),
         ("frees", "frees", account.frees),
         ("matched", "… of a known object", account.matched_frees),
@@ -39,7 +39,7 @@ fn named_tallies(account: &ReplayStats) -> [(&'static str, &'static str, EventTa
         ("guessed", "… of unknown frames, assumed to be a migrated object", account.guessed_frees),
         ("returned", "… by compaction, of isolated frames it did not use", account.returned_frees),
         ("partly", "… of partly known frames", account.partly_matched_frees),
-        ("unknown", "… of frames not known as allocated", account.unknown_frees),
+        ("unknown", "… of frames not known to be allocated", account.unknown_frees),
         (
             "failed_in_trace",
             "allocations that failed on the machine",
@@ -76,7 +76,7 @@ fn write_header(output: &mut TextReport, report: &ReplayReport) {
     let managed: u64 = head.zones.iter().map(|zone| u64::from(zone.managed)).sum();
     let memory = format_bytes(Bytes(managed.saturating_mul(u64::from(head.page_bytes))));
     output.add_text(&format!(
-        "{}: Linux {}, {memory} in {} zones, {} processors; {} s recorded",
+        "{}: Linux {}, {memory} in {} zones, {} CPUs; {} s recorded",
         report.file,
         head.kernel,
         head.zones.len(),
@@ -85,8 +85,8 @@ fn write_header(output: &mut TextReport, report: &ReplayReport) {
     ));
     let [unmovable, movable, reclaimable] = report.pageblocks_by_type;
     output.add_text(&format!(
-        "Starts {} after the start of the trace, when the snapshot was complete. Pageblocks (inferred): \
-         {} movable, {} unmovable, {} reclaimable; {} of them from events. Per-CPU lists held {} frames",
+        "Starts {} into the trace, when the snapshot was complete. Pageblocks (inferred): {} movable, {} \
+        unmovable, {} reclaimable; {} of them from events. The pcp lists held {} frames",
         format_seconds(report.complete_ns),
         format_count(movable.into()),
         format_count(unmovable.into()),
@@ -101,8 +101,9 @@ fn write_header(output: &mut TextReport, report: &ReplayReport) {
     let lost: u64 = report.losses.iter().map(|LostEvents { events, .. }| *events).sum();
     if lost > 0 {
         let (lost, times) = (format_count(lost.into()), report.losses.len());
-        output
-            .add_text(&format!("The recorder lost {lost} events, at {times} times: their effect is unknown"));
+        output.add_text(&format!(
+            "The recorder lost {lost} events, on {times} occasions; their effect is unknown"
+        ));
     }
     if report.ending == RunEnd::NotClosed {
         output.add_text(&format!(
@@ -144,7 +145,7 @@ fn format_signed_share(share: f64) -> String {
 
 fn write_policies(output: &mut TextReport, report: &ReplayReport) {
     let order = report.head.pageblock_order;
-    output.add_heading(&format!("F_u({order}): simulated beside sampled"));
+    output.add_heading(&format!("F_u({order}): simulated vs. sampled"));
     let row = |replayed: &PolicyOutcome| {
         let error = index_error(report, replayed.free.iter(), None);
         let column = |pick: fn(&IndexError) -> String| error.as_ref().map_or("—".to_owned(), pick);
@@ -164,7 +165,7 @@ fn write_policies(output: &mut TextReport, report: &ReplayReport) {
         let (median, worst) = (format_index(median), format_index(worst));
         output.add_indented(&format!("No-change baseline: median error {median}, maximum {worst}"));
     }
-    output.add_indented(&format!("{} samples, {} left out", report.samples.len(), report.samples_left_out));
+    output.add_indented(&format!("{} samples, {} excluded", report.samples.len(), report.samples_left_out));
     write_free_memory(output, report);
     write_actions(output, report);
 }
@@ -181,9 +182,9 @@ fn write_free_memory(output: &mut TextReport, report: &ReplayReport) {
     if rows.is_empty() {
         return;
     }
-    output.add_heading("Free memory: simulated beside sampled");
+    output.add_heading("Free memory: simulated vs. sampled");
     let mut columns = vec![TableColumn::left("policy")];
-    columns.extend(["first sample", "last", "off by: median", "worst"].map(TableColumn::right));
+    columns.extend(["first sample", "last", "error: median", "worst"].map(TableColumn::right));
     output.add_table(2, &columns, &rows);
 }
 
@@ -290,7 +291,7 @@ fn zone_selection_slug(zones: ZoneSelection) -> &'static str {
 /// Renders one JSON document.
 pub fn report_json(report: &ReplayReport, with_time: bool) -> Result<String, Failure> {
     let order = report.head.pageblock_order;
-    let reason = "the recorder took no sample behind the snapshot";
+    let reason = "the recorder took no sample after the snapshot";
     let [unmovable, movable, reclaimable] = report.pageblocks_by_type;
     let last = report.samples.last();
     let sample = |at: usize| {
@@ -333,7 +334,7 @@ pub fn report_json(report: &ReplayReport, with_time: bool) -> Result<String, Fai
         .optional(
             "verdict",
             verdict::machine_policy_verdict(report).map(Verdict::name),
-            "the own policy or samples are missing",
+            "the policy of the traced kernel or the samples are missing",
         )
         .field("policies", to_array(&report.outcomes, |replayed| policy_json(report, replayed, with_time)))
         .field("samples", to_array(0..report.samples.len(), sample))
@@ -357,7 +358,7 @@ fn free_block_counts(free: &FreeMemory) -> Vec<u64> {
 
 fn policy_json(report: &ReplayReport, outcome: &PolicyOutcome, with_time: bool) -> JsonObject {
     let account = &outcome.account;
-    let reason = "the recorder took no sample behind the snapshot";
+    let reason = "the recorder took no sample after the snapshot";
     let zone = |at: usize| {
         let key = &report.head.zones[at].key;
         let apart = index_error(report, outcome.free.iter(), Some(at));

@@ -164,8 +164,8 @@ fn verdict_lines(report: &ReplayReport) -> Vec<String> {
         (machine_verdict_text(own), format_index(error.median), format_index(unchanged.median));
     let margin = format_index(index_margin(report, ours));
     let mut lines = vec![format!(
-        "{own_name}, the policy of the traced kernel, {is} the no-change baseline ({median} and \
-         {still} median; differences up to {margin} are within the error of free memory){}",
+        "{own_name}, the policy of the traced kernel, {is} the no-change baseline (median error {median} vs. \
+        {still}; differences up to {margin} are within the error of free memory){}",
         if own == Verdict::CloserThanUnchanged { "" } else { ". This trace says little about any policy" }
     )];
     let others = report.outcomes.iter().filter(|replayed| replayed.policy != own_name);
@@ -197,8 +197,8 @@ fn policy_verdict_text(
         Verdict::LowerIndex => "lower",
         _ if times > 0 => {
             return format!(
-                "{name}: not distinguishable from it except at some samples; F_u({order}) differs by up to \
-                 {size}, by more than the replay error ({worst}) at {times} of {samples} samples"
+                "{name}: not distinguishable from it except in some samples; F_u({order}) differs by up to \
+                {size}, and by more than the replay error ({worst}) in {times} of {samples} samples"
             );
         }
         _ => {
@@ -211,8 +211,8 @@ fn policy_verdict_text(
     let rooms = [machine_outcome, outcome]
         .map(|of| free_at_end(report, of).map_or(0, |free| free.all_zones.blocks_suitable(Order(order))));
     format!(
-        "{name}: F_u({order}) {is} by up to {size}, by more than the replay error ({worst}) at {times} of \
-         {samples} samples; at the end room for {} blocks of order {order}, under {} for {}",
+        "{name}: F_u({order}) {is} by up to {size}, and by more than the replay error ({worst}) in {times} \
+        of {samples} samples; at the end, room for {} blocks of order {order}, under {} for {}",
         format_count(rooms[1]),
         machine_outcome.policy,
         format_count(rooms[0])

@@ -42,7 +42,7 @@ impl AccessProfiler<'_> {
             match child {
                 StartedProgram::Child(child) if is_stopped => {
                     if state.first_signal.get_or_insert_with(Instant::now).elapsed() > SIGNAL_GRACE {
-                        self.add_note(format!("the program, process {}, continues", child.id()));
+                        self.add_note(format!("the program (process {}) keeps running", child.id()));
                         return Ok(None);
                     }
                 }
@@ -73,7 +73,7 @@ impl AccessProfiler<'_> {
                 state.second_signal = Some(Instant::now());
                 send_signal(pid, Some(Signal::TERM));
                 self.add_note(format!(
-                    "the program, process {pid}, was killed: it cannot continue without pagelab"
+                    "the program (process {pid}) was killed: it cannot run without pagelab"
                 ));
             }
             _ => {}
@@ -81,8 +81,8 @@ impl AccessProfiler<'_> {
         if !state.is_reported && state.first_signal.is_some_and(|first| first.elapsed() > SIGNAL_GRACE) {
             state.is_reported = true;
             (self.request.report)(&format!(
-                "the program, process {pid}, continues, and its profile is written when it exits; it cannot \
-                 continue without pagelab. Press Ctrl-C again to kill it"
+                "the program (process {pid}) keeps running, and its profile is written when it exits; it \
+                 cannot run without pagelab. Press Ctrl-C again to kill it"
             ));
         }
     }

@@ -113,7 +113,7 @@ impl ReaderChild {
         writeln!(self.requests, "{bytes}")?;
         let mut line = String::new();
         self.answers.read_line(&mut line)?;
-        line.trim_end().parse().map_err(|_| io::Error::other("the child that reads memory ended"))
+        line.trim_end().parse().map_err(|_| io::Error::other("the child process that reads memory exited"))
     }
 }
 
@@ -153,7 +153,7 @@ pub fn measure_cost(
         points.push((bytes, median(&mut costs).unwrap_or_default().clamp(cost_min, COST_MAX_PS)));
     }
     if points.is_empty() {
-        return Err(to_error(io::Error::other("memory is short")));
+        return Err(to_error(io::Error::other("not enough free memory")));
     }
     Ok(AccessedBitCost { points, origin })
 }

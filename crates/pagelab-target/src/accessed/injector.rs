@@ -60,7 +60,7 @@ impl CallInjector {
             CallInjector::Splitter(splitter) => {
                 return splitter.advise_ranges(process, advice, ranges).map_err(permanent);
             }
-            CallInjector::Disabled => return Err(permanent("injection of calls is disabled".to_owned())),
+            CallInjector::Disabled => return Err(permanent("injecting system calls is disabled".to_owned())),
         };
         let before = supervisor.stopped_ns();
         let mut is_partial = false;
@@ -86,7 +86,7 @@ impl CallInjector {
         let supervisor = match self {
             CallInjector::Supervisor(supervisor) => supervisor,
             CallInjector::Splitter(splitter) => return splitter.drop_zero_pages(process, runs),
-            CallInjector::Disabled => return Err("injection of calls is disabled".to_owned()),
+            CallInjector::Disabled => return Err("injecting system calls is disabled".to_owned()),
         };
         let before = supervisor.stopped_ns();
         let (sender, receiver) = mpsc::channel();
@@ -181,7 +181,7 @@ fn to_exit_status(exit: ProgramExit) -> ExitStatus {
 pub fn start_splitter(command: Command) -> Result<CallInjector, Failure> {
     Splitter::start(command).map(CallInjector::Splitter).map_err(|error| {
         Failure::not_available(format!(
-            "cannot start the process that splits mappings: {error}; hint: --no-split"
+            "cannot start the process that splits mappings: {error}; hint: use --no-split"
         ))
     })
 }

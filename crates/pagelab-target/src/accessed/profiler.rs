@@ -145,8 +145,8 @@ impl AccessProfiler<'_> {
                 }
             } else {
                 self.add_note(
-                    "anonymous memory is identified by address, which is valid for the next run only without \
-                     address randomisation; without --no-supervise it is identified by length and number",
+                    "anonymous memory is identified by address, which holds for the next run only if address \
+                     randomisation is off; without --no-supervise it is identified by length and number",
                 );
             }
             match self.request.journal_error.clone() {
@@ -185,8 +185,8 @@ impl AccessProfiler<'_> {
                 let message = error.to_string();
                 let why = message.split("; hint: ").next().unwrap_or(&message);
                 self.add_note(format!(
-                    "anonymous memory is identified by address, which is valid for this run only, because \
-                     the supervisor cannot trace the program: {why}"
+                    "anonymous memory is identified by address, which holds for this run only: the \
+                     supervisor cannot trace the program: {why}"
                 ));
                 Ok(None)
             }
@@ -202,7 +202,7 @@ impl AccessProfiler<'_> {
         if sweep::read_mappings(&self.root, pid).is_err() {
             return Err(permission_error(pid));
         }
-        self.merge_leftover_pieces("by a pagelab that was killed");
+        self.merge_leftover_pieces("by a pagelab process that was killed");
         Ok(())
     }
 
@@ -218,10 +218,10 @@ impl AccessProfiler<'_> {
         let (pid, count) = (process.pid, leftovers.len());
         match self.injector.advise_ranges(process, Advice::DoDump, &leftovers) {
             Ok(_) => self.add_note(format!(
-                "{count} ranges of process {pid} were excluded from core dumps {origin}: undone"
+                "{count} ranges of process {pid} had been excluded from core dumps {origin}: undone"
             )),
             Err(failure) => self.add_note(format!(
-                "{count} ranges of process {pid} are excluded from core dumps {origin}: {}",
+                "{count} ranges of process {pid} remain excluded from core dumps {origin}: {}",
                 failure.reason
             )),
         }
@@ -322,7 +322,7 @@ impl AccessProfiler<'_> {
             }
             let Some(parent) = find_alive(&self.images, parent) else { continue };
             if self.images.len() >= IMAGES_MAX {
-                self.add_note(format!("more than {IMAGES_MAX} processes: the later ones are not profiled"));
+                self.add_note(format!("more than {IMAGES_MAX} processes: later ones are not profiled"));
                 return;
             }
             match self.add_image(pid, ImageStart::Forked, Some(parent)) {

@@ -25,7 +25,7 @@ const HOTTEST_PART: usize = 10;
 const HOTTEST_MIN: usize = 8;
 
 /// Words of the supervisor's notes on its effects on a program, and on what it cannot observe.
-const LIMIT_NOTE_WORDS: [&str; 3] = ["no_new_privs", "(ptrace)", "32-bit"];
+const LIMIT_NOTE_WORDS: [&str; 3] = ["no_new_privs", "ptrace", "32-bit"];
 
 /// Percentage of memory without a stable identity from which it is reported.
 const PLACED_PERCENT_MIN: u64 = 10;
@@ -74,7 +74,7 @@ impl AccessProfiler<'_> {
         {
             let least = format_bytes(Bytes(self.huge));
             self.add_note(format!(
-                "{part} % of the walks are in memory identified by address, mostly adjacent mappings of less \
+                "{part} % of the walks are in memory identified by address, mostly adjacent mappings smaller \
                  than {least}: a plan for them is valid only without address randomisation"
             ));
         }
@@ -113,12 +113,12 @@ impl AccessProfiler<'_> {
                 _ => format!("{sweeps} scans of accessed bits and {scans} scans of the zero page"),
             };
             let text = "--source exact shows the order of the hottest regions";
-            self.notes.insert(0, format!("an estimate of walks, from {from}; {text}"));
+            self.notes.insert(0, format!("page walks are estimated from {from}; {text}"));
         }
         self.report_sweeps();
         self.report_zero_pages(zero);
         if huge {
-            self.add_note("regions on huge pages have one bit for all their pages and are not observed");
+            self.add_note("a huge page has a single accessed bit, so regions on huge pages are not observed");
         }
         self.add_note(super::describe_alternatives(&Root::live()));
     }
@@ -128,7 +128,7 @@ impl AccessProfiler<'_> {
         let (end, exact) = (self.end_phrase(), self.exact_hint());
         for (seen, most) in parts {
             self.add_note(format!(
-                "scans covered {}, and {} was in memory later: {end} before the next scan; hint: profile \
+                "scans covered {}, but {} was resident later: {end} before the next scan; hint: profile \
                  longer, raise --duty, or use {exact}",
                 format_bytes(Bytes(seen)),
                 format_bytes(Bytes(most))
@@ -140,15 +140,15 @@ impl AccessProfiler<'_> {
                 (self.longest_split.as_secs_f64() * 1e3, self.profiling_cost.split_ns.unwrap_or(0));
             self.add_note(format!(
                 "mappings were split for {:.0} ms in total, at most {longest:.0} ms at a time: an mremap \
-                 that grows one would have failed meanwhile",
+                 that grows a split mapping would have failed",
                 all as f64 / 1e6
             ));
         }
         if self.splits > 0 {
             let stopped = self.profiling_cost.stopped_ns.unwrap_or(0).saturating_sub(self.zero_stop_ns);
             self.add_note(format!(
-                "a thread was stopped for {:.1} ms in total, for {} splits and as many merges; it waited \
-                 {:.1} ms of this for a CPU",
+                "a thread was stopped for {:.1} ms in total, for {} splits and their merges; {:.1} ms of \
+                 that was waiting for a CPU",
                 stopped as f64 / 1e6,
                 self.splits,
                 self.stop_wait_ns as f64 / 1e6
@@ -157,7 +157,10 @@ impl AccessProfiler<'_> {
         if self.images.iter().any(|image| image.sweeps > 0)
             && self.request.page_cost.origin.starts_with(cost_calibration::ASSUMED_PREFIX)
         {
-            self.add_note(format!("the cost of a cleared page is {}", self.request.page_cost.origin));
+            self.add_note(format!(
+                "the cost of clearing an accessed bit is {}",
+                self.request.page_cost.origin
+            ));
         }
         if let CallInjector::Supervisor(supervisor) = &self.injector {
             // Its other notes are about huge pages, and there are none.
@@ -167,8 +170,8 @@ impl AccessProfiler<'_> {
             limits.into_iter().for_each(|note| self.add_note(note.replace("--no-tracer", "--no-supervise")));
             if left_running > 0 {
                 self.add_note(format!(
-                    "{left_running} processes that the program left running end with pagelab; hint: with \
-                     --no-supervise they continue"
+                    "{left_running} processes that the program left running are killed when pagelab exits; \
+                     hint: use --no-supervise to keep them running"
                 ));
             }
         }
@@ -195,7 +198,9 @@ impl AccessProfiler<'_> {
             .zip(slow_down_permille(self.request.duty_permille))
         else {
             let (end, exact) = (self.end_phrase(), self.exact_hint());
-            return format!("no scan: {end} first, or the program never had 4 MiB in memory; hint: {exact}");
+            return format!(
+                "no scan: {end} first, or the program never had 4 MiB resident; hint: use {exact}"
+            );
         };
         let (resident, account) = (image.growth.resident_max, &image.account);
         let sweep_cost =
@@ -213,9 +218,9 @@ impl AccessProfiler<'_> {
         let ran = if self.is_outlived { "was profiled" } else { "ran" };
         let (longer, exact) = (if self.is_outlived { "profile" } else { "run" }, self.exact_hint());
         format!(
-            "{begin}: the program {ran} for {lifetime:.1} s and had {} in memory. One sweep costs it {:.1} \
-             ms here, {:.0} ns for each page. The limits are {:.1} % of the program's time and {:.1} % of \
-             the time for pagelab; hint: a longer {longer}, --duty {duty}%, or {exact}",
+            "{begin}: the program {ran} for {lifetime:.1} s and had {} resident. One sweep costs it {:.1} ms \
+             here, {:.0} ns per page. The limits are {:.1} % of the program's time and {:.1} % of the time \
+             for pagelab; hint: {longer} longer, or use --duty {duty}% or {exact}",
             format_bytes(Bytes(resident)),
             sweep_cost.as_secs_f64() * 1e3,
             account.page_ps as f64 / 1e3,
@@ -234,8 +239,8 @@ impl AccessProfiler<'_> {
         if uncertain > 0 {
             self.add_note(format!(
                 "{uncertain} of the {hottest} hottest regions are accessed faster than scans can resolve, or \
-                 were scanned too rarely: the order of the regions is not known; hint: use a longer run, a \
-                 larger --duty, or --source exact"
+                 were scanned too rarely: their order is unknown; hint: use a longer run, a larger --duty, \
+                 or --source exact"
             ));
         }
     }

@@ -38,10 +38,10 @@ impl AccessProfiler<'_> {
         }
         let plan = plan(mappings, self.huge, &populated, maps_available);
         if plan.is_map_limited {
-            self.notes.retain(|note| !note.contains("mappings it may have"));
+            self.notes.retain(|note| !note.contains("mappings (vm.max_map_count)"));
             self.notes.push(format!(
-                "process {} has {} of at most {} mappings (vm.max_map_count): a part of its memory is \
-                 observed by mapping",
+                "process {} has {} of at most {} mappings (vm.max_map_count): part of its memory is observed \
+                 by mapping, not by huge page",
                 process.pid,
                 mappings.len(),
                 map_count_max.unwrap_or(0)
@@ -89,7 +89,7 @@ impl AccessProfiler<'_> {
                 self.unmerged.push((process, ranges.to_vec()));
             }
             self.add_note(format!(
-                "ranges of process {} were excluded from core dumps for longer than a sweep: {}",
+                "ranges of process {} were excluded from core dumps for longer than one sweep: {}",
                 process.pid, failure.reason
             ));
         }

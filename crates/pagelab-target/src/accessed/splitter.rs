@@ -137,7 +137,7 @@ pub fn serve_split_requests(input: impl BufRead, mut output: impl Write) -> io::
     for line in input.lines() {
         let Ok(line) = line else { break };
         let Some((process, request, ranges)) = parse_request(&line) else {
-            writeln!(output, "no such request is known")?;
+            writeln!(output, "no unknown request")?;
             continue;
         };
         let answer = match request {
@@ -180,7 +180,7 @@ pub fn serve_split_requests(input: impl BufRead, mut output: impl Write) -> io::
 }
 
 fn damaged_answer(answer: &str) -> String {
-    format!("the process that splits mappings answered {answer:?}")
+    format!("the process that splits mappings sent an unexpected answer: {answer:?}")
 }
 
 fn parse_range(word: &str) -> Option<Range<u64>> {
@@ -272,7 +272,7 @@ impl Splitter {
         let (keyword, ranges) = (request.keyword(), format_ranges(ranges));
         let line = format!("{} {} {keyword}{ranges}\n", target.pid, target.start_ticks);
         let gone = |_| "the process that splits mappings exited".to_owned();
-        let requests = self.requests.as_mut().ok_or("the process that splits mappings has ended")?;
+        let requests = self.requests.as_mut().ok_or("the process that splits mappings has exited")?;
         requests.write_all(line.as_bytes()).map_err(gone)?;
         // A late answer must not be taken for the answer to the next request.
         let answer = self.answers.recv_timeout(ANSWER_TIMEOUT).map_err(|_| {

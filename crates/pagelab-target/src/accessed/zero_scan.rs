@@ -251,14 +251,14 @@ impl AccessProfiler<'_> {
                 Err(why) => format!("its entries were not dropped: {why}"),
                 Ok(()) if is_listed && most < zero_pages::ZERO_BYTES_MIN => {
                     let least = format_bytes(Bytes(zero_pages::ZERO_BYTES_MIN));
-                    format!("it was less than {least} at each look")
+                    format!("it was less than {least} at every scan")
                 }
                 Ok(()) => format!("{} before its entries could be dropped", self.end_phrase()),
             };
             let exact = self.exact_hint();
             self.add_note(format!(
                 "memory that was only read is on the zero page, which has no accessed bits: not observed, \
-                 because {reason}; hint: {exact}"
+                 because {reason}; hint: use {exact}"
             ));
         }
         self.report_returned_entries();
@@ -268,7 +268,7 @@ impl AccessProfiler<'_> {
         }
         for (why, bytes) in kept {
             self.add_note(format!(
-                "{} that were only read were not observed: {why}; hint: {}",
+                "{} of memory that was only read was not observed: {why}; hint: use {}",
                 format_bytes(Bytes(bytes)),
                 self.exact_hint()
             ));
@@ -283,7 +283,8 @@ impl AccessProfiler<'_> {
             } else {
                 self.add_note(format!(
                     "memory that was only read is on the zero page, which has no accessed bits; {} of \
-                     process {pid} was not observed, because its entries were not dropped: {why}; hint: {}",
+                     process {pid} was not observed, because its entries were not dropped: {why}; hint: use \
+                     {}",
                     format_bytes(Bytes(bytes)),
                     self.exact_hint()
                 ));
@@ -302,23 +303,24 @@ impl AccessProfiler<'_> {
             self.profiling_cost.zero_pages = Some((dropped, returned));
             let scaled = match self.request.tlb_entries {
                 Some(entries) => format!(
-                    "returned entries were accessed; their walks are computed for a TLB of {entries} entries"
+                    "entries that returned were accessed; their page walks are computed for a TLB of \
+                     {entries} entries"
                 ),
                 None => {
-                    "returning pages were accessed, not necessarily walked: the TLB of this processor is \
-                         unknown"
+                    "entries that returned were accessed, but not necessarily by page walks: the TLB of this \
+                     processor is unknown"
                         .to_owned()
                 }
             };
             let mixed = match sum(|image| image.sweeps) {
                 0 => "",
                 _ => {
-                    "; other memory is known by accessed bits, so the order between the two kinds is less \
+                    "; other memory is observed by accessed bits, so the order between the two kinds is less \
                      certain than within each"
                 }
             };
             self.add_note(format!(
-                "{} was only read, on the zero page: {dropped} entries were dropped in {batches} stops \
+                "{} was only read and is on the zero page: {dropped} entries were dropped in {batches} stops \
                  of all threads ({:.1} ms), and {returned} returned; {scaled}{mixed}",
                 format_bytes(Bytes(most)),
                 self.zero_stop_ns as f64 / 1e6

@@ -237,12 +237,12 @@ fn add_notes(
     let stretches = profile.effort.stretches;
     let mut push_note = |note: String| profile.notes.push(note);
     push_note(
-        "modelled: exact LRU in each set, page-walk caches of 32 PDEs, 4 PDPTEs and 4 PML4Es assumed; kernel \
-         accesses, instruction fetches and prefetches are not observed; an access that crosses a page counts \
-         for its first page"
+        "model: true LRU in each set, and page-walk caches assumed to hold 32 PDEs, 4 PDPTEs and 4 PML4Es; \
+         kernel accesses, instruction fetches and prefetches are not observed; an access that crosses a page \
+         boundary counts for its first page"
             .to_owned(),
     );
-    push_note("QEMU has no AVX-512: libraries that would use it run other code here".to_owned());
+    push_note("QEMU has no AVX-512: libraries that use it elsewhere take other code paths here".to_owned());
     let accesses: u64 = images
         .iter()
         .map(|image| image.thread_sum(thread::ACCESSES) + image.thread_sum(thread::SKIPPED))
@@ -254,8 +254,8 @@ fn add_notes(
     let permille = u128::from(floats) * 1000 / u128::from(accesses).max(1);
     if permille >= u128::from(FLOAT_WARNING_PERMILLE) {
         push_note(format!(
-            "floating point: {floats} operations, {permille} for 1000 accesses; QEMU computes them in \
-             software, 50 to 70 times slower; hint: a smaller input, or --window"
+            "floating point: {floats} operations, {permille} per 1000 accesses; QEMU emulates them in \
+             software, 50 to 70 times slower; hint: use a smaller input, or --window"
         ));
     }
     let full = account.read_header(header::FAILED_ALLOCATIONS);
@@ -268,19 +268,19 @@ fn add_notes(
     }
     let lost = account.read_header(header::LOST_IMAGES);
     if lost > 0 {
-        push_note(format!("{lost} processes were not observed, because the account was full"));
+        push_note(format!("{lost} processes were not observed: the account was full"));
     }
     let unmodelled: u64 = images.iter().map(|one| one.field(image::UNMODELLED_THREADS)).sum();
     if unmodelled > 0 {
-        push_note(format!("{unmodelled} threads were not observed: more than 4096 at one time"));
+        push_note(format!("{unmodelled} threads were not observed: more than 4096 at a time"));
     }
     for one in images {
         let is_native = one.field(image::EXIT_KIND) == exit_kind::NATIVE;
         if let Some(native) = one.native.as_ref().filter(|_| is_native) {
             let (pid, path) = (one.field(image::PID), path_from_bytes(native));
             push_note(format!(
-                "process {pid} executed {}, which ran outside of QEMU and was not observed; hint: \
-                 profile it by itself",
+                "process {pid} executed {}, which ran outside QEMU and was not observed; hint: profile it \
+                 separately",
                 path.display()
             ));
         }
@@ -293,7 +293,7 @@ fn describe_windows(sampled: &SampledStretches) -> String {
     let permille = (sampled.counted_share() * 1000.0).round() as u64;
     let error = match sampled.error_permille {
         Some(error) => format!("± {}.{} % for all misses", error / 10, error % 10),
-        None => "their error is unknown".to_owned(),
+        None => "with unknown error".to_owned(),
     };
     format!(
         "counted {} of {} accesses ({}.{} %) in {} windows: counts are estimates, scaled to all \
@@ -315,9 +315,9 @@ fn note_running_processes(profile: &mut TlbProfile, images: &[ImageRecord], resu
     };
     let count = images.iter().filter(is_running).count();
     if count > 0 {
-        profile
-            .notes
-            .push(format!("{count} of its processes still run: their later accesses are not observed"));
+        profile.notes.push(format!(
+            "{count} of its processes are still running: their later accesses are not observed"
+        ));
     }
 }
 
@@ -325,7 +325,7 @@ fn note_set_id(profile: &mut TlbProfile, path: &Path) {
     const SET_ID: u32 = 0o6000;
     let mode = std::fs::metadata(path).map(|meta| std::os::unix::fs::MetadataExt::mode(&meta));
     if mode.is_ok_and(|mode| mode & SET_ID != 0) {
-        let note = "the program changes its user or group at start (set-user-ID): under QEMU it runs as you";
+        let note = "the program is set-user-ID or set-group-ID: under QEMU it runs with your own IDs";
         profile.notes.push(note.to_owned());
     }
 }
@@ -350,8 +350,7 @@ fn limit_cells(profile: &mut TlbProfile) {
     if grain > profile.page_size.bytes() {
         let size = format_bytes(Bytes(grain));
         profile.notes.push(format!(
-            "{pages} pages were touched, more than the {CELLS_MAX} cells of a profile: one cell covers \
-             {size}"
+            "{pages} pages were touched, but a profile has at most {CELLS_MAX} cells: one cell covers {size}"
         ));
     }
 }

@@ -29,8 +29,7 @@ const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 const RELEASES: std::ops::RangeInclusive<(u32, u32)> = (6, 2)..=(8, 2);
 const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
 const FETCH_HINTS: FetchHints = FetchHints {
-    alternative: "put a qemu-x86_64 of release 6.2 to 8.2 with plugin support into PATH, or use --source \
-                  accessed",
+    alternative: "put qemu-x86_64 6.2 to 8.2, built with plugin support, into PATH, or use --source accessed",
     manual_download: "XDG_CACHE_HOME",
 };
 
@@ -63,8 +62,9 @@ impl Qemu {
         match Qemu::find_existing(cache, &plugin, observer)? {
             Ok(qemu) => Ok(qemu),
             Err((why, store)) => {
-                observer
-                    .report_progress(&format!("{why}: the package {PACKAGE} is downloaded, not installed"));
+                observer.report_progress(&format!(
+                    "{why}: downloading the package {PACKAGE} without installing it"
+                ));
                 fetch_qemu(&store, &plugin, observer)
             }
         }
@@ -103,7 +103,8 @@ impl Qemu {
         }
         let cache = cache.ok_or_else(|| {
             Failure::not_available(format!(
-                "cannot find QEMU's user mode: {reason}; hint: set XDG_CACHE_HOME or HOME to fetch it"
+                "cannot find QEMU user mode: {reason}; hint: set XDG_CACHE_HOME or HOME, so that it can be \
+                 downloaded"
             ))
         })?;
         let store = DirectoryStore::new(cache.join(PACKAGE));
@@ -142,8 +143,7 @@ pub fn account_argument(account: &str) -> String {
 fn check_platform() -> Result<(), Failure> {
     if COMPRESSED_PLUGIN.is_empty() {
         return Err(Failure::not_available(
-            "cannot profile by exact: it needs x86-64 and glibc, and this machine has another processor; \
-             hint: --source accessed",
+            "cannot profile with --source exact: it needs x86-64 and glibc; hint: use --source accessed",
         ));
     }
     Ok(())
@@ -214,13 +214,15 @@ fn check_version(
 fn check_plugin_interface(version: &str) -> Result<(), &'static str> {
     let mut numbers = version.split(['.', '-', '+', '~']).map(str::parse::<u32>);
     let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
-        return Err("it contains no release");
+        return Err("it contains no version number");
     };
     if (major, minor) < *RELEASES.start() {
-        return Err("releases before 6.2 pass plugin arguments in another form");
+        return Err("releases before 6.2 pass plugin arguments in a different format");
     }
     if (major, minor) > *RELEASES.end() {
-        return Err("QEMU 9.0 and later support plugin interface 2 only, and pagelab's plugin has version 1");
+        return Err(
+            "QEMU 9.0 and later support only plugin API version 2, and pagelab's plugin uses version 1",
+        );
     }
     Ok(())
 }
@@ -267,7 +269,8 @@ fn fetch_qemu(
     let entry_path = store.build_entry(&locked, to_error, |partial| unpack_packages(partial, observer))?;
     open_unpacked(&entry_path, plugin, observer)?.map_err(|why| {
         Failure::not_available(format!(
-            "cannot profile by exact: QEMU of the package {PACKAGE} cannot be used: {why}; hint: {}",
+            "cannot profile with --source exact: QEMU from the package {PACKAGE} is unusable: {why}; hint: \
+             {}",
             FETCH_HINTS.alternative
         ))
     })
@@ -290,7 +293,8 @@ fn unpack_packages(directory: &Path, observer: &mut dyn FetchObserver) -> Result
 }
 
 fn convert_package_error(failure: Failure) -> Failure {
-    let message = format!("cannot profile by exact: QEMU's user mode ({NAME}) is missing: {failure}");
+    let message =
+        format!("cannot profile with --source exact: QEMU user mode ({NAME}) is missing: {failure}");
     Failure::new(failure.kind(), message)
 }
 
@@ -311,11 +315,11 @@ mod tests {
             ("7.2", None),
             ("6.1.1", Some("before 6.2")),
             ("5.2.0", Some("before 6.2")),
-            ("9.0.0", Some("interface 2")),
-            ("10.0.2", Some("interface 2")),
-            ("11.0.0-rc1", Some("interface 2")),
-            ("8", Some("no release")),
-            ("v8.2", Some("no release")),
+            ("9.0.0", Some("API version 2")),
+            ("10.0.2", Some("API version 2")),
+            ("11.0.0-rc1", Some("API version 2")),
+            ("8", Some("no version number")),
+            ("v8.2", Some("no version number")),
         ];
         for (version, why) in cases {
             let said = check_plugin_interface(version).err();

@@ -98,12 +98,12 @@ fn check_format(path: &Path, start: &[u8]) -> Result<(), Failure> {
     let format_name = match start {
         [0x7f, b'E', b'L', b'F', 2, 1, ..] if start.get(18..20) == Some(&X86_64) => return Ok(()),
         [0x7f, b'E', b'L', b'F', 1, ..] => "a 32-bit program",
-        [0x7f, b'E', b'L', b'F', ..] => "a program for another processor",
+        [0x7f, b'E', b'L', b'F', ..] => "a program for another architecture",
         _ => "neither an ELF file nor a script",
     };
     Err(Failure::not_available(format!(
-        "cannot profile {path} by exact: expected a program for x86-64, found {format_name}; hint: --source \
-         accessed"
+        "cannot profile {path} with --source exact: expected an x86-64 program, found {format_name}; hint: \
+         use --source accessed"
     )))
 }
 
@@ -148,7 +148,7 @@ pub fn run_program(
 /// Reason for an empty account.
 pub fn empty_account_error(program: &EmulatedProgram, result: &EmulationResult) -> Failure {
     Failure::bad_input(format!(
-        "cannot start {path}: QEMU exited first ({}), see its messages above; hint: try `qemu-x86_64 {path}`",
+        "cannot start {path}: QEMU exited first ({}), see its messages above; hint: run `qemu-x86_64 {path}`",
         result.status,
         path = program.path.display()
     ))

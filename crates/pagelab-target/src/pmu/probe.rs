@@ -67,7 +67,7 @@ pub fn try_open_here(sampling: &AccessSampling, leader: Option<&AccessSampling>)
 pub fn find_hardware(root: &Root, try_open: &TryOpen<'_>) -> Result<SamplingHardware, Failure> {
     let reader = Reader::new(root);
     let found = list_hardware(&reader).map_err(|why| {
-        let hint = "use --source accessed (accessed bits, any machine) or --source exact (QEMU)";
+        let hint = "use --source accessed (accessed bits, works on any machine) or --source exact (QEMU)";
         Failure::not_available(format!("cannot sample TLB misses: {why}; hint: {hint}"))
     })?;
     let mut refusals = Vec::new();
@@ -105,22 +105,21 @@ fn list_hardware(reader: &Reader<'_>) -> Result<Vec<SamplingHardware>, String> {
             found.extend(find_stlb_miss_events(reader, pmu, cpu.as_ref()));
             found.extend(find_load_events(reader, pmu, cpu.as_ref()));
             if found.is_empty() {
-                missing.push(format!("`{pmu}` has no event mem-loads, and there is no ibs_op PMU"));
+                missing.push(format!("`{pmu}` has no mem-loads event, and there is no ibs_op PMU"));
             }
         }
         None if found.is_empty() => {
             let in_guest = cpu.as_ref().is_some_and(|cpu| cpu.flags.iter().any(|flag| flag == "hypervisor"));
             let why = if in_guest { " (a virtual machine without a virtual PMU)" } else { "" };
-            missing.push(format!(
-                "the processor's counters are missing{why}: no cpu/events/mem-loads, no ibs_op, no arm_spe_0"
-            ));
+            missing
+                .push(format!("no hardware counters{why}: no cpu/events/mem-loads, no ibs_op, no arm_spe_0"));
         }
         None => {}
     }
     if let Some(spe) = pmus.iter().find(|pmu| pmu.starts_with("arm_spe")) {
         missing = vec![format!(
-            "Arm's statistical profiling ({spe}) exists, but its trace is not supported; hint: use perf mem \
-             record, and pass the text of `perf script --itrace=M -F +addr,+data_src` to --source perf-data"
+            "this machine has Arm SPE ({spe}), but pagelab cannot decode its trace; hint: use perf mem \
+             record, and pass the output of `perf script --itrace=M -F +addr,+data_src` to --source perf-data"
         )];
     }
     if found.is_empty() { Err(missing.join("; ")) } else { Ok(found) }
@@ -244,7 +243,7 @@ fn open_error(reader: &Reader<'_>, hardware: &SamplingHardware, error: &io::Erro
     let samples_kernel = hardware.samplers.iter().any(|sampler| !sampler.sampling.is_user_only);
     let why = match Errno::from_io_error(error) {
         Some(Errno::ACCESS | Errno::PERM) if samples_kernel => format!(
-            "not permitted: this kernel samples {} only together with kernel accesses \
+            "not permitted: this kernel cannot exclude kernel accesses from samples of {} \
              (kernel.perf_event_paranoid is {level}); hint: run as root, give pagelab CAP_PERFMON, or sysctl \
              kernel.perf_event_paranoid=1",
             hardware.pmu
@@ -254,9 +253,9 @@ fn open_error(reader: &Reader<'_>, hardware: &SamplingHardware, error: &io::Erro
              2 or less; hint: run as root, give pagelab CAP_PERFMON, or sysctl kernel.perf_event_paranoid=2"
         ),
         Some(Errno::BUSY) => {
-            "the counter is in use, possibly by the NMI watchdog; hint: stop the other user".to_owned()
+            "the counter is in use, possibly by the NMI watchdog; hint: stop whatever else uses it".to_owned()
         }
-        _ => format!("{error}; hint: --source accessed"),
+        _ => format!("{error}; hint: use --source accessed"),
     };
-    Failure::not_available(format!("cannot sample TLB misses by {name}: {why}"))
+    Failure::not_available(format!("cannot sample TLB misses with {name}: {why}"))
 }

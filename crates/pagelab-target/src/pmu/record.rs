@@ -359,16 +359,16 @@ impl<'a> Recording<'a> {
     fn open_error(&self, sampler: &Sampler, error: &io::Error) -> Failure {
         let why = match Errno::from_io_error(error) {
             Some(Errno::ACCESS | Errno::PERM) => {
-                "not permitted: another user's process, a process that changed its user, or ring buffers \
+                "not permitted: another user's process, a process that changed its user ID, or ring buffers \
                  above kernel.perf_event_mlock_kb; hint: run as root"
                     .to_owned()
             }
             Some(Errno::SRCH) => "the process exited".to_owned(),
             Some(Errno::MFILE) => "too many open files; hint: ulimit -n 65536".to_owned(),
-            Some(Errno::BUSY) => "the counter is in use; hint: stop the other user".to_owned(),
-            _ => format!("{error}; hint: --source accessed"),
+            Some(Errno::BUSY) => "the counter is in use; hint: stop whatever else uses it".to_owned(),
+            _ => format!("{error}; hint: use --source accessed"),
         };
-        Failure::not_available(format!("cannot sample by {}: {why}", sampler.name))
+        Failure::not_available(format!("cannot sample with {}: {why}", sampler.name))
     }
 }
 

@@ -110,7 +110,10 @@ fn amd_follows_operations_and_falls_back_to_the_raw_registers() {
     let of = probe_machine(&create_machine(EPYC, &new), ALL).unwrap().samplers[0].sampling;
     assert_eq!((of.config2, of.is_user_only), (1, true));
     let forbidden = probe_machine(&create_machine(EPYC, &old), FORBIDDEN).unwrap_err();
-    assert!(forbidden.contains("together with kernel accesses") && forbidden.contains("is 2"), "{forbidden}");
+    assert!(
+        forbidden.contains("cannot exclude kernel accesses") && forbidden.contains("is 2"),
+        "{forbidden}"
+    );
 }
 
 #[test]
@@ -123,12 +126,12 @@ fn what_is_missing_is_named_with_the_way_out() {
     check(
         GUEST,
         &[],
-        "missing (a virtual machine without a virtual PMU): no cpu/events/mem-loads, no ibs_op",
+        "no hardware counters (a virtual machine without a virtual PMU): no cpu/events/mem-loads, no ibs_op",
     );
-    check(SKYLAKE, &[], "the processor's counters are missing: no cpu/events");
+    check(SKYLAKE, &[], "no hardware counters: no cpu/events");
     check(SKYLAKE, &[("cpu/type", "4\n"), ("cpu/caps/max_precise", "0\n")], "without PEBS");
-    check(ATOM, &[("cpu/type", "4\n")], "`cpu` has no event mem-loads, and there is no ibs_op");
-    check("", &[("armv8_pmuv3_0/type", "8\n"), ("arm_spe_0/type", "9\n")], "its trace is not supported");
+    check(ATOM, &[("cpu/type", "4\n")], "`cpu` has no mem-loads event, and there is no ibs_op");
+    check("", &[("armv8_pmuv3_0/type", "8\n"), ("arm_spe_0/type", "9\n")], "cannot decode its trace");
     let nothing = tempfile::tempdir().unwrap();
     std::fs::create_dir(nothing.path().join("proc")).unwrap();
     std::fs::create_dir(nothing.path().join("sys")).unwrap();

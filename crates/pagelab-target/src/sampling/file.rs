@@ -131,10 +131,11 @@ fn read_whole_stream(stream: Box<dyn Read>, head: &[u8], name: &str) -> Result<V
     Err(Failure::bad_input(match read {
         Ok(_) if bytes.len() as u64 <= STREAM_BYTES_MAX => return Ok(bytes),
         Ok(_) => format!(
-            "cannot read {name}: larger than {}, the limit of text and pipes; hint: use the file of perf",
+            "cannot read {name}: larger than {}, the limit for text and pipes; hint: pass the perf.data file \
+             itself",
             format_bytes(Bytes(STREAM_BYTES_MAX))
         ),
-        Err(error) => format!("cannot read {name}: {}; expected a file of perf", describe_io_error(&error)),
+        Err(error) => format!("cannot read {name}: {}; expected a perf.data file", describe_io_error(&error)),
     }))
 }
 
@@ -144,7 +145,7 @@ fn read_error(name: &str, error: &io::Error) -> Failure {
         _ => FailureKind::BadInput,
     };
     Failure::cannot(kind, format_args!("read {name}"), describe_io_error(error))
-        .hint("use a file written by perf")
+        .hint("use a file written by perf record")
 }
 
 fn parse_error(name: &str, error: &ParseError) -> Failure {
@@ -163,7 +164,7 @@ fn profile_perf_data(
             none => none.insert(Decoder::new().map_err(|error| error.to_string())?),
         };
         let done = decoder.run_on_buffers(packed, room);
-        let done = done.map_err(|error| format!("a packed record that zstd cannot unpack: {error}"))?;
+        let done = done.map_err(|error| format!("corrupt record: zstd decompression failed: {error}"))?;
         Ok((done.bytes_read, done.bytes_written))
     };
     let mut collector = SampleCollector::new(options);
@@ -176,10 +177,10 @@ fn profile_perf_data(
         let events: Vec<&str> = file_info.events.iter().map(|event| event.name.as_str()).take(4).collect();
         let events = events.join(", ");
         return Err(Failure::bad_input(match traces.is_empty() {
-            true => format!("cannot profile by {name} (events: {events}): no data on TLB misses: {why}"),
+            true => format!("cannot profile from {name} (events: {events}): no data on TLB misses: {why}"),
             false => format!(
-                "cannot profile by {name}: samples in a trace of {traces} are not supported ({why}); hint: \
-                 use the text of `perf script --itrace=M -F +addr,+data_src`"
+                "cannot profile from {name}: samples in {traces} traces are not supported ({why}); hint: use \
+                 the output of `perf script --itrace=M -F +addr,+data_src`"
             ),
         }));
     }
@@ -203,10 +204,12 @@ fn add_file_notes(profile: &mut TlbProfile, file_info: &FileInfo, summary: &perf
             profile.notes.push(format!("{count} {what}"));
         }
     };
-    note_count(summary.unknown_samples, "samples belong to no event of the file");
-    note_count(summary.late_events, "records were out of time order");
+    note_count(summary.unknown_samples, "samples belong to no event in the file");
+    note_count(summary.late_events, "records were out of order");
     if summary.is_unfinished {
-        profile.notes.push("perf was killed before it finished the file: its end may be missing".to_owned());
+        profile
+            .notes
+            .push("perf was killed before it finished the file: the last samples may be missing".to_owned());
     }
 }
 
@@ -221,8 +224,8 @@ fn profile_text(
     let has = |what: &[u8]| find_bytes(&bytes, what).is_some();
     if bytes.iter().take(STREAM_BYTES_MAX as usize).any(|&byte| byte == 0) {
         return Err(Failure::bad_input(format!(
-            "cannot read {name}: expected a file of perf record (PERFILE2) or text; hint: use a file of perf \
-             mem record"
+            "cannot read {name}: expected a perf.data file (PERFILE2) or text; hint: use a file written by \
+             perf mem record"
         )));
     }
     if bytes.starts_with(b"Region (Hex)") {
@@ -237,13 +240,13 @@ fn profile_text(
         add_report_rows(&mut collector, &report);
     } else {
         return Err(Failure::bad_input(format!(
-            "cannot profile by {name}: expected perf output with TLB data; hint: use perf script -F \
+            "cannot profile from {name}: expected perf output with TLB data; hint: use perf script -F \
              +addr,+data_src, perf mem report --stdio, or the perf.data file"
         )));
     }
     match collector.explain_unusable() {
         Some(why) => {
-            Err(Failure::bad_input(format!("cannot profile by {name}: no data on TLB misses: {why}")))
+            Err(Failure::bad_input(format!("cannot profile from {name}: no data on TLB misses: {why}")))
         }
         None => Ok(collector.finish(ProfileSource::PerfData, &FileInfo::default())),
     }
@@ -299,6 +302,6 @@ pub fn profile_region_counts(
         collector.add_text_sample("", &SampledAccess { pid: 0, address, outcome, weight, node: None });
     }
     let mut profile = collector.finish(ProfileSource::PerfData, &FileInfo::default());
-    profile.notes.push("counts are known by region of a huge page, not by base page".to_owned());
+    profile.notes.push("counts are per huge-page region, not per base page".to_owned());
     Ok(profile)
 }

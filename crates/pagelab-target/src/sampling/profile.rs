@@ -25,7 +25,7 @@ impl SampleCollector {
         }
         let reasons: Vec<&str> = self.unusable_reasons.iter().map(|why| why.describe()).collect();
         Some(match () {
-            () if samples == 0 => "it has no samples".to_owned(),
+            () if samples == 0 => "it contains no samples".to_owned(),
             () if unusable == samples => reasons.join("; "),
             () if no_address == samples - unusable => format!(
                 "all of its {no_address} samples have the data address 0: the event records no addresses; \
@@ -79,7 +79,7 @@ impl SampleCollector {
         let mut notes = Vec::new();
         let counts = self.counts;
         notes.push(format!(
-            "{} of {} samples missed the second-level TLB, {} found a translation in a TLB",
+            "{} of {} samples missed the second-level TLB, {} hit a TLB",
             counts.page_walks, counts.samples, counts.hits
         ));
         let mut note_count = |count: u64, what: &str| {
@@ -87,21 +87,21 @@ impl SampleCollector {
                 notes.push(format!("{count} {what}"));
             }
         };
-        note_count(counts.no_address, "samples have no address and count nowhere");
+        note_count(counts.no_address, "samples have no address and are not counted");
         note_count(counts.unknown_tlb, "samples do not say what the second-level TLB did");
-        note_count(counts.kernel, "samples are of kernel memory and are ignored");
+        note_count(counts.kernel, "samples are in kernel memory and are ignored");
         note_count(counts.out_of_range, "samples are outside the given range");
         note_count(self.lost, "samples or records were lost: the counts are too low");
         note_count(self.throttled, "times the kernel throttled sampling");
-        note_count(self.dropped_mappings, "mappings were dropped, because there are too many");
+        note_count(self.dropped_mappings, "mappings were dropped: there are too many");
         if counts.unweighted > 0 && counts.page_walks > 0 {
-            notes.push("no periods: counts are of samples, not of misses".to_owned());
+            notes.push("no sampling periods: counts are samples, not misses".to_owned());
         }
         if self.options.page_size == PageSize::DEFAULT
             && !["", "x86_64", "i686"].contains(&file_info.arch.as_str())
         {
             notes.push(format!(
-                "assuming pages of 4 KiB; {} supports others; hint: --page-size",
+                "assuming 4 KiB pages; {} also supports others; hint: use --page-size",
                 file_info.arch
             ));
         }

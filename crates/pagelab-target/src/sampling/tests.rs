@@ -220,7 +220,7 @@ fn what_says_nothing_counts_nowhere_and_is_told() {
     let found = events.finish_profile();
     assert_eq!(found.images.iter().map(|of| of.misses).sum::<u64>(), 7);
     let notes = found.notes.join("\n");
-    for note in ["1 samples have no address", "1 samples do not say", "1 samples are of kernel memory"] {
+    for note in ["1 samples have no address", "1 samples do not say", "1 samples are in kernel memory"] {
         assert!(notes.contains(note), "{notes}");
     }
     for (config, why) in [(2, "page faults"), (9, "no TLB data")] {

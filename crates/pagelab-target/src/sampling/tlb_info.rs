@@ -42,7 +42,7 @@ impl UnusableReason {
     /// A sentence with a hint.
     pub fn describe(self) -> &'static str {
         match self {
-            UnusableReason::NoAddress => "its samples have no data address: record them with perf mem record",
+            UnusableReason::NoAddress => "its samples have no data addresses; hint: use perf mem record",
             UnusableReason::NoTlb => {
                 "its samples have data addresses, but no TLB data; hint: use perf mem record, which records \
                  the data source"
@@ -50,7 +50,7 @@ impl UnusableReason {
             UnusableReason::PageFaults => {
                 "its samples are page faults, which say nothing about TLB misses; hint: use perf mem record"
             }
-            UnusableReason::Duplicate => "its samples duplicate accesses of other events",
+            UnusableReason::Duplicate => "its samples duplicate those of other events",
         }
     }
 }

@@ -96,7 +96,7 @@ impl Accounting {
     pub fn write_word(&mut self, tid: u32, address: u64, word: u64) {
         let why = match ptrace::write_memory(tid, address, &word.to_ne_bytes()) {
             Ok(8) => return,
-            Ok(_) => "a part of it is not mapped".to_owned(),
+            Ok(_) => "part of them is not mapped".to_owned(),
             Err(error) if is_no_process(&error) => return,
             Err(error) => error.to_string(),
         };
@@ -152,7 +152,7 @@ impl Accounting {
                     (0..program.mappings.len()).filter(|&m| !self.seen_mappings.contains(&(at, m))).collect();
                 if !self.seen_programs.contains(&at) {
                     self.add_note(format!(
-                        "the plan is for {}, which did not run: nothing was advised for it",
+                        "the plan covers {}, which did not run: nothing was advised for it",
                         program_label(&program.program.path)
                     ));
                 } else if !missing.is_empty() {
@@ -182,10 +182,10 @@ fn program_label(path: &str) -> &str {
 
 fn fallback_reason(target: &HugePageTarget, space: &AddressSpace) -> &'static str {
     if space.is_thp_disabled {
-        return "the program disabled huge pages by prctl (PR_SET_THP_DISABLE); hint: --override";
+        return "the program disabled THP with prctl (PR_SET_THP_DISABLE); hint: use --override";
     }
     if target.touched == 0 {
-        return "not touched during the observation";
+        return "not touched while observed";
     }
     if !target.is_region {
         return "mapped in smaller parts, less than half touched, or no free huge page; hint: `pagelab can`";

@@ -245,7 +245,7 @@ fn record_result(
 
 /// The reason if it is unknown.
 pub(super) const FOLIO_UNREADABLE: &str =
-    "smaller than a huge page: its backing is visible to root only (pagemap, kpageflags)";
+    "smaller than a huge page: only root can see its folio (pagemap, kpageflags)";
 /// The reason if it is not.
 pub(super) const FOLIO_NOT_ALLOCATED: &str = "no folio of this size was allocated: hugepages-…kB/enabled is \
                                               `never` (Linux 6.8), or none was free at first touch";

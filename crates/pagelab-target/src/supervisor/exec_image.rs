@@ -36,7 +36,7 @@ pub(super) fn read_address_space(pid: u32, tally: &mut Accounting) -> AddressSpa
         }
     }
     let heap_start = read_heap_start(pid).unwrap_or_else(|why| {
-        tally.add_note(format!("cannot read the heap's start of process {pid}: {why}"));
+        tally.add_note(format!("cannot read the heap start of process {pid}: {why}"));
         None
     });
     let heap_start = heap_start.unwrap_or(0);

@@ -335,7 +335,7 @@ impl Tracer {
             space.truncate_heap_targets(kernel_end, huge);
             if space.program_break.as_mut().is_some_and(ProgramBreak::count_shrink) {
                 space.program_break = None;
-                let why = "from now on it only gets huge pages by collapse";
+                let why = "from now on it gets huge pages only by collapse";
                 state.accounting.add_note(format!("the program shrinks its heap too often (brk): {why}"));
             }
         }
@@ -399,8 +399,10 @@ impl Tracer {
         if is_for_good {
             space.program_break = None;
             if call.orig_rax as i64 == libc::SYS_prctl && call.rdi == PR_SET_MM {
-                let why = "from now on its heap only gets huge pages by collapse";
-                state.accounting.add_note(format!("the program sets its own break (PR_SET_MM): {why}"));
+                let why = "from now on its heap gets huge pages only by collapse";
+                state
+                    .accounting
+                    .add_note(format!("the program sets its own program break (PR_SET_MM): {why}"));
             }
         }
         if is_whole {

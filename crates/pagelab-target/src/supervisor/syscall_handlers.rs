@@ -44,7 +44,7 @@ impl Tracer {
             libc::SYS_seccomp => {}
             libc::SYS_prctl if !is_thp_disable_call(&registers) => {}
             libc::SYS_ptrace => state.accounting.add_note(
-                "the program uses ptrace, and is itself traced by pagelab: ptrace calls fail; hint: \
+                "the program uses ptrace, but pagelab already traces it: its ptrace calls fail; hint: use \
                  --no-tracer",
             ),
             libc::SYS_clone => {
@@ -190,7 +190,7 @@ impl Tracer {
             last = merge_results(last, made);
             if let Some(errno) = errno {
                 let error = std::io::Error::from_raw_os_error(errno);
-                target.reason = Some(format!("the hugetlb pool has no page for it: {error}"));
+                target.reason = Some(format!("no free page in the hugetlb pool: {error}"));
                 let remap = map(&at, mmap_call.r10 as i32 & libc::MAP_NORESERVE);
                 let Some(made) = self.inject_calls(tid, InjectionPoint::SyscallExit, &[remap]) else {
                     return;
@@ -349,12 +349,10 @@ impl Tracer {
         }
         if self.spec.overrides {
             let targets = space.remove_targets(&range);
-            state.accounting.add_note(
-                "the program advised against huge pages (MADV_NOHUGEPAGE); advised again: --override",
-            );
+            state.accounting.add_note("the program called MADV_NOHUGEPAGE; advised again (--override)");
             return self.advise_targets(state, tid, targets);
         }
-        let why = "the program advised against it (MADV_NOHUGEPAGE); hint: --override";
+        let why = "the program called MADV_NOHUGEPAGE; hint: use --override";
         for target in space.targets.iter_mut().filter(|target| ranges_overlap(&target.range, &range)) {
             (target.reason, target.is_opted_out) = (Some(why.to_owned()), true);
         }
@@ -372,7 +370,7 @@ impl Tracer {
             }
             state
                 .accounting
-                .add_note("the program disabled huge pages by prctl (PR_SET_THP_DISABLE); hint: --override");
+                .add_note("the program disabled THP with prctl (PR_SET_THP_DISABLE); hint: use --override");
             return self.resume_thread(tid, 0);
         }
         let prctl = |on: u64, flags: u64| InjectedCall {
@@ -382,7 +380,7 @@ impl Tracer {
         let undo = [prctl(0, 0), prctl(1, THP_DISABLE_EXCEPT_ADVISED)];
         let Some(made) = self.inject_calls(tid, InjectionPoint::SyscallExit, &undo) else { return };
         if made.results.first() == Some(&0) {
-            state.accounting.add_note("the program's prctl against huge pages was undone: --override");
+            state.accounting.add_note("the program's PR_SET_THP_DISABLE was undone (--override)");
         }
         self.resume_after_injection(tid, &made);
     }
@@ -482,7 +480,7 @@ fn count_removed_targets(
 fn describe_madvise_error(number: i32) -> String {
     let error = std::io::Error::from_raw_os_error(number);
     match number {
-        libc::ENOMEM => "madvise: a part of the region is not mapped".to_owned(),
+        libc::ENOMEM => "madvise: part of the region is not mapped".to_owned(),
         libc::EAGAIN => {
             "madvise: the kernel cannot split the mapping (EAGAIN); hint: raise vm.max_map_count".to_owned()
         }

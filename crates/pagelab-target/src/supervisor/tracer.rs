@@ -61,12 +61,12 @@ impl Tracer {
     pub fn start(spec: Arc<SupervisorConfig>, state: Arc<Mutex<TracerState>>) -> Result<Tracer, Failure> {
         if !cfg!(target_arch = "x86_64") {
             return Err(Failure::not_available(
-                "cannot trace the program: the supervisor supports x86-64 only; hint: --no-tracer",
+                "cannot trace the program: the supervisor supports x86-64 only; hint: use --no-tracer",
             ));
         }
         let unavailable_error = |what: &str, error: io::Error| {
             Failure::not_available(format!(
-                "cannot {what}: {error}; hint: --no-tracer, which needs no ptrace"
+                "cannot {what}: {error}; hint: use --no-tracer, which needs no ptrace"
             ))
         };
         let mark = super::generate_mark();
@@ -164,7 +164,7 @@ impl Tracer {
         if let Some(number) = filter_error {
             let error = io::Error::from_raw_os_error(number);
             return Err(Failure::not_available(format!(
-                "cannot install a seccomp filter: {error}; hint: --no-tracer"
+                "cannot install a seccomp filter: {error}; hint: use --no-tracer"
             )));
         }
         if let Some(number) = exec_error {
@@ -173,8 +173,8 @@ impl Tracer {
         }
         if is_without_new_privileges {
             state.accounting.add_note(
-                "without CAP_SYS_ADMIN the filter needs no_new_privs: set-user-ID programs that it starts \
-                 gain no privileges",
+                "without CAP_SYS_ADMIN the seccomp filter needs no_new_privs: set-user-ID programs started \
+                 by the program gain no privileges",
             );
         }
         if thp_refused {
@@ -412,7 +412,7 @@ impl Tracer {
                 exec_image::PlanMatch::Stale(at) if self.spec.allow_stale => Some(at),
                 exec_image::PlanMatch::Stale(_) => {
                     state.accounting.add_note(format!(
-                        "{}: the plan is for another build of it: nothing was advised; hint: profile this \
+                        "{}: the plan is for another build of it, so nothing was advised; hint: profile this \
                          build, or use --stale",
                         program.path
                     ));
@@ -453,7 +453,7 @@ impl Tracer {
             ),
             Err(error) if exec_image::is_no_process(&error) => {}
             Err(error) => {
-                let why = format!("cannot read the huge pages of a process: {error}");
+                let why = format!("cannot find the huge-page mappings of a process: {error}");
                 state.accounting.add_note(format!("{why}; they are not counted"));
             }
         }

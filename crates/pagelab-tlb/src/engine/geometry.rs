@@ -42,7 +42,7 @@ pub struct Geometry {
 impl Geometry {
     /// log2 of the base page.
     pub fn base_shift(&self) -> u32 {
-        debug_assert!(!self.shifts.is_empty(), "a geometry without a base page");
+        debug_assert!(!self.shifts.is_empty(), "geometry without a base page");
         self.shifts.first().copied().unwrap_or(0)
     }
 

@@ -211,7 +211,7 @@ impl MappingTable {
     }
 
     fn add_mapping(&mut self, kind: MappedKind, requested: u64, start: u64, bytes: u64) -> MappingId {
-        debug_assert!(u32::try_from(self.mappings.len()).is_ok(), "more mappings than numbers");
+        debug_assert!(u32::try_from(self.mappings.len()).is_ok(), "too many mappings");
         let nth = self.counts.entry((kind.clone(), requested)).or_insert(0);
         let key = MappingKey { kind, bytes: requested, nth: *nth };
         *nth += 1;
@@ -272,7 +272,7 @@ impl MappingTable {
 /// The length of a range. Callers check the arguments of a program: a reversed range would count as a
 /// mapping.
 fn length_of(range: &Range<u64>) -> u64 {
-    debug_assert!(range.start <= range.end, "a reversed range: {range:x?}");
+    debug_assert!(range.start <= range.end, "reversed range: {range:x?}");
     range.end.saturating_sub(range.start)
 }
 

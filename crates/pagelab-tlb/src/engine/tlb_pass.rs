@@ -197,7 +197,7 @@ impl TlbPass {
     /// A slot of the hit filter has a page within the larger page at this position of the first level.
     #[inline]
     pub(super) fn add_holder(&mut self, position: u32, slot: usize) {
-        debug_assert!(self.is_position(position), "no position of an entry: {position}");
+        debug_assert!(self.is_position(position), "invalid entry position: {position}");
         if let Some(holders) = self.holders.get_mut(position as usize) {
             holders[slot / 64] |= 1 << (slot % 64);
         }
@@ -216,7 +216,7 @@ impl TlbPass {
     /// A slot is emptied: the first level records the last use of its page.
     #[inline]
     pub(super) fn release(&mut self, position: u32, slot: usize, last: u64) {
-        debug_assert!(self.is_position(position), "no position of an entry: {position}");
+        debug_assert!(self.is_position(position), "invalid entry position: {position}");
         self.entries.set_last_use(position as usize, last);
         if let Some(holders) = self.holders.get_mut(position as usize) {
             holders[slot / 64] &= !(1 << (slot % 64));

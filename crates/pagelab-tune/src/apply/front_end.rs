@@ -119,7 +119,7 @@ fn damaged_message(error: &io::Error, is_process: bool) -> Failure {
     } else {
         "the program continues; the number of its huge pages is unknown"
     };
-    Failure::cannot(FailureKind::Bug, "read a message of the supervisor", format!("{error}; {result}"))
+    Failure::cannot(FailureKind::Bug, "read a message from the supervisor", format!("{error}; {result}"))
 }
 
 /// Kills the worker after a region took too long. The kernel lets it exit once its current call returns.
@@ -127,7 +127,7 @@ fn kill_stalled_worker(deadline: Duration, mut worker: Child) -> Failure {
     let _ = worker.kill();
     let limit = format_duration(deadline.as_nanos() as u64);
     let reason = format!("one region took longer than {limit}; the process keeps its huge pages");
-    let hint = "raise --deadline; the machine is busy, or its memory is fragmented (`pagelab can`)";
+    let hint = "raise --deadline; the machine may be busy, or its memory fragmented (`pagelab can`)";
     Failure::cannot(FailureKind::Partial, COLLAPSE, reason).hint(hint)
 }
 
@@ -149,7 +149,10 @@ fn print_collapse_result(pid: u32, before: Option<Bytes>, summary: &Summary) -> 
 fn collapse_result_text(pid: u32, huge: (Option<Bytes>, Option<Bytes>), summary: &Summary) -> String {
     let (requested, allocated) = (summary.requested, summary.allocated);
     let result = match requested {
-        0 => format!("process {pid}: no region was requested: none is mostly present and not huge already"),
+        0 => format!(
+            "process {pid}: no region was requested: none is mostly resident and still on base \
+            pages"
+        ),
         _ => format!(
             "process {pid}: {allocated} of {} on huge pages, {}, read back from its page tables",
             format_plural(requested, "requested region"),
@@ -199,7 +202,7 @@ fn print_failed_regions(summary: &Summary) {
         }
     }
     for (why, count) in reasons {
-        output::warn(&format!("warning: {count} not: {why}"));
+        output::warn(&format!("warning: {count} not allocated: {why}"));
     }
 }
 
@@ -246,7 +249,7 @@ mod tests {
         );
         assert_eq!(
             text(0, 0, (None, mib(32))),
-            "process 7: no region was requested: none is mostly present and not huge already\n\
+            "process 7: no region was requested: none is mostly resident and still on base pages\n\
              AnonHugePages: unknown, its smaps_rollup cannot be read\n"
         );
     }

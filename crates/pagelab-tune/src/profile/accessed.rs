@@ -92,8 +92,8 @@ fn tlb_entries(machine: &Machine) -> Option<u64> {
 
 fn exit_text(exit: ExitStatus) -> String {
     match (exit.code(), exit.signal()) {
-        (Some(code), _) => format!("ended with exit code {code}"),
-        (_, Some(signal)) => format!("was ended by signal {signal}"),
+        (Some(code), _) => format!("exited with code {code}"),
+        (_, Some(signal)) => format!("was killed by signal {signal}"),
         _ => "ended".to_owned(),
     }
 }
@@ -110,7 +110,7 @@ fn profile_journalled(job: &mut AccessedProfileRequest<'_>) -> Result<AccessedPr
     };
     let act = format!(
         "parts of the memory of {whom} are excluded from core dumps (MADV_DONTDUMP) during the profile; this \
-         ends with the process, and the next profile of it reverts it"
+        ends when the process exits or is profiled again"
     );
     let guard = open_unwatched_guard();
     let why = match &guard {
@@ -184,5 +184,5 @@ fn pressure_refusal() -> Option<String> {
     }
     let pressure = reader.parse(paths::PRESSURE_MEMORY, pressure::parse).ok()?;
     let waiting = pressure.some.avg10_centipercent;
-    (waiting >= PRESSURE_LIMIT).then(|| format!("programs wait for memory {} % of the time", waiting / 100))
+    (waiting >= PRESSURE_LIMIT).then(|| format!("tasks wait for memory {} % of the time", waiting / 100))
 }

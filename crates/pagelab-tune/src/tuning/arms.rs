@@ -214,8 +214,8 @@ fn profile_notes(profile: &TlbProfile, ranking: &Ranking) -> Vec<String> {
     let unseen: u128 = ranking.mappings.iter().flat_map(|of| &of.unseen).map(|of| u128::from(of.1.0)).sum();
     if unseen > 0 {
         notes.push(format!(
-            "{} were not visible to the profile source and are not planned: their cost is unknown; hint: \
-             --source exact observes all accesses",
+            "{} were not visible to the profile source and are not planned: their cost is unknown; hint: use \
+            --source exact, which observes all accesses",
             format_bytes(Bytes(u64::try_from(unseen).unwrap_or(u64::MAX)))
         ));
     }
@@ -224,18 +224,18 @@ fn profile_notes(profile: &TlbProfile, ranking: &Ranking) -> Vec<String> {
         CurveShape::Flat => {
             add("the profile is flat: all regions cost about the same, so a few huge pages gain little")
         }
-        CurveShape::AllNeeded => add("nearly all touched regions are needed for most of it"),
+        CurveShape::AllNeeded => add("most of the gain requires huge pages in nearly all touched regions"),
         // No misses that were seen are not no misses.
         CurveShape::NoGain if profile.source == ProfileSource::Accessed => {
             add("nothing to plan: the profile observed no misses. Accessed bits are scanned a few times per \
-             second, and show little of a program that runs for a second or two; hint: --source exact \
-             observes every access")
+             second, and show little of a program that runs for a second or two; hint: use --source exact, \
+             which observes every access")
         }
         CurveShape::NoGain => add("the profile has no misses that huge pages could save"),
         CurveShape::Knee(_) => {}
     }
     if !ranking.is_timed {
-        add("the cost of a page walk is not yet measured on this machine, so no time is predicted");
+        add("the cost of a page walk has not been measured on this machine, so no time is predicted");
     }
     notes
 }

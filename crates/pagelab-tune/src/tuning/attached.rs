@@ -41,7 +41,7 @@ use sample::{LoadFigure, ProcessLoad};
 
 /// Why a tuning ends where accessed bits are not visible.
 const EXACT_CANNOT_ATTACH: &str =
-    "--source exact cannot attach to a running process; hint: pagelab tune --source exact -- COMMAND";
+    "--source exact cannot attach to a running process; hint: use `pagelab tune --source exact -- COMMAND`";
 
 struct AttachedSession<'s> {
     request: &'s TuningRequest,
@@ -115,7 +115,7 @@ impl AttachedTuning<'_> {
         output.add_paragraph(
             "process  ",
             &format!(
-                "{pid} ({}): {} of {} have memory, {huge} huge pages now",
+                "{pid} ({}): {} of {} are populated, {huge} huge pages now",
                 name.trim_end(),
                 format_plural(regions, "region"),
                 format_bytes(Bytes(self.process.huge_bytes))
@@ -132,7 +132,10 @@ impl AttachedTuning<'_> {
         output.add_paragraph("profile  ", &profile);
         output.add_paragraph("plan     ", &super::plan_text(request, plan));
         super::add_walk_cost_line(&mut output, request);
-        let measured = format!("none / plan / all in turn, as huge pages of the process: {runs} runs of it");
+        let measured = format!(
+            "none / plan / all in turn as the huge pages of the process: {runs} runs of \
+            the command"
+        );
         output.add_paragraph("measure  ", &measured);
         let profiled = if request.profile.is_some() { String::new() } else { format!("{profile_time} and ") };
         let time = format!("{profiled}{} runs of `{command}`, each at most {limit}", runs + 1);
@@ -140,10 +143,10 @@ impl AttachedTuning<'_> {
         output.add_paragraph("write    ", &self.names.run_file.path.display().to_string());
         output.add_paragraph(
             "change   ",
-            "huge pages of the process are collapsed (MADV_COLLAPSE) and split (MADV_COLD of one page of \
-             each); at the end its huge pages are restored",
+            "collapses (MADV_COLLAPSE) and splits (MADV_COLD of one page of each) huge pages of the process; \
+            restores its huge pages at the end",
         );
-        output.add_text("Changes no settings of the machine.");
+        output.add_text("Changes no system settings.");
         Ok(output.into_text())
     }
 
@@ -187,8 +190,8 @@ fn restore_process(steered: &HugePageController, pid: u32) -> Result<String, Str
         return Err(format!("process {pid} exited; nothing to restore"));
     }
     match steered.restore().map(|turned| turned.describe_failure()) {
-        Ok(None) => Ok(format!("process {pid} is restored")),
-        Ok(Some(why)) => Err(format!("process {pid} is not completely restored: {why}")),
+        Ok(None) => Ok(format!("process {pid} was restored")),
+        Ok(Some(why)) => Err(format!("process {pid} was not completely restored: {why}")),
         Err(error) => Err(format!("cannot restore process {pid}: {error}")),
     }
 }
@@ -362,7 +365,7 @@ impl AttachedSession<'_> {
         measures.extend(sample::huge_page_measures(huge, self.process.huge_bytes, huge_regions.len(), got));
         let mut flags = Vec::new();
         if huge > got {
-            let text = format!("{} regions became huge by themselves during the sample", huge - got);
+            let text = format!("{} other regions became huge during the sample", huge - got);
             flags.push(Flag { kind: Flag::NOT_APPLIED.to_owned(), text });
         }
         Ok((end, measures, flags))
@@ -380,7 +383,7 @@ fn remaining_text(elapsed_ns: u64, done: usize, total: usize) -> String {
 fn comparison_text(total: usize, planned: usize) -> String {
     format!(
         "a running process: {total} regions can be on huge pages, {planned} of them are planned; CPU time \
-         and huge pages are of the process, time is of the metric command"
+        and huge pages are those of the process, time is that of the metric command"
     )
 }
 

@@ -53,7 +53,7 @@ pub fn unusable_reason(profile: &TlbProfile) -> Option<String> {
         return (profile.effort.zero_scans.is_some() && unscanned > all / UNSCANNED_DIVISOR).then(|| {
             format!(
                 "accessed bits did not cover {} of the memory that the program only reads: in {time}, more \
-                 scans would have cost more than 2 % of its time",
+                scans would have used more than 2 % of its run time",
                 format_bytes(Bytes(unscanned))
             )
         });
@@ -62,19 +62,18 @@ pub fn unusable_reason(profile: &TlbProfile) -> Option<String> {
     let beyond = &ranking.uncovered;
     Some(match (misses, coverage_text(profile)) {
         (0, None) => format!(
-            "accessed bits were not scanned: a scan may cost 2 % of the run time, and {time} was too short"
+            "accessed bits were not scanned: scans may use 2 % of the run time, and {time} was too short"
         ),
-        (0, Some(looks)) => format!("accessed bits showed no TLB miss in {time} ({looks})"),
+        (0, Some(looks)) => format!("accessed bits showed no TLB misses in {time} ({looks})"),
         _ if ranking.regions.is_empty() && beyond.files > beyond.mapping_ends => {
-            "all TLB misses that accessed bits showed are in files and stacks, which tune does not plan"
+            "all TLB misses estimated from accessed bits are in files and stacks, which tune does not plan"
                 .to_owned()
         }
         _ if ranking.regions.is_empty() => format!(
-            "no mapping in which accessed bits showed TLB misses holds an aligned huge page of {}",
+            "no mapping with TLB misses estimated from accessed bits contains an aligned huge page of {}",
             format_bytes(profile.huge)
         ),
-        _ => "by the TLB misses that accessed bits showed, huge pages would cost as much as they save"
-            .to_owned(),
+        _ => "estimated from accessed bits, huge pages would cost as much as they save".to_owned(),
     })
 }
 
@@ -121,8 +120,8 @@ pub fn profile_or_fall_back(
         None => String::new(),
     };
     output::warn(&format!(
-        "note: {why}\n  continuing with --source exact{part}: {} to {} for a program that took {}, longer \
-         if it computes with floating point\n  hint: --source accessed plans from what accessed bits showed",
+        "note: {why}\n  continuing with --source exact{part}: {} to {} for a program that took {}, longer if \
+        it computes with floating point\n  hint: use --source accessed to plan from accessed bits alone",
         times(least),
         times(most),
         format_duration(profile.wall_ns)

@@ -186,8 +186,8 @@ fn run_and_read(
 fn exit_failure(exit: u8) -> Failure {
     let text = match exit.checked_sub(128).filter(|signal| *signal > 0) {
         Some(signal) => format!(
-            "cannot tune the program: signal {signal} ended it during the profile; hint: run it alone; if \
-             exit code {exit} means success, use --exit-codes 0,{exit}"
+            "cannot tune the program: signal {signal} killed it during the profile; hint: run it alone; if \
+            exit code {exit} means success, use --exit-codes 0,{exit}"
         ),
         None => format!(
             "cannot tune the program: it exited with code {exit} during the profile; hint: if that means \

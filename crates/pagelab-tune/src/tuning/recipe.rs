@@ -22,7 +22,7 @@ pub fn recipe_text(
     files: &[Option<PathBuf>],
 ) -> String {
     let program = command_line.first().map_or("", String::as_str);
-    let question = format!("Do huge pages speed up {}, and how many?", file_stem(program));
+    let question = format!("Do huge pages speed up {}, and how many does it need?", file_stem(program));
     // With more than three arms, trials of one arm are far apart in the order there and back; in a random
     // order no arm has a fixed place.
     let order = if arms.len() > 3 { "blocks" } else { "abba" };

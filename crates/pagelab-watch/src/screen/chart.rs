@@ -23,7 +23,7 @@ pub fn charts(view: &View) -> Vec<(String, Metric)> {
     if let Some(zone) = &view.zone {
         let name = labels::zone_label(zone);
         charts.push((format!("F_u({}) of {name}", pmd.0), Metric::Unusable(zone.clone(), pmd)));
-        charts.push((format!("{block} pages now in {name}"), Metric::HugeNow(zone.clone())));
+        charts.push((format!("free {block} pages in {name}"), Metric::HugeNow(zone.clone())));
     }
     charts.extend(
         [
@@ -70,7 +70,7 @@ pub fn draw(pen: &mut Canvas<'_>, area: Rect, view: &View, title: &str, metric: 
     let bottom = plot.bottom().saturating_sub(1);
     pen.write_right(area.x, bottom, SCALE_COLUMNS, &format_value(Some(0.0)), Paint::Dim);
     let before = format_duration(view.mark_ns().saturating_mul(points as u64));
-    pen.write_left(plot.x, plot.bottom(), plot.width, &format!("{before} before"), Paint::Dim);
+    pen.write_left(plot.x, plot.bottom(), plot.width, &format!("{before} ago"), Paint::Dim);
     pen.write_right(plot.x, plot.bottom(), plot.width, "now", Paint::Dim);
     if pen.capabilities.has_unicode {
         draw_braille(pen, plot, &values, largest)

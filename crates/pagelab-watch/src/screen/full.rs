@@ -110,7 +110,7 @@ fn draw_huge_pages(pen: &mut Canvas<'_>, area: Rect, view: &View) {
         mode(&view.modes.enabled),
         format!("defrag {}", mode(&view.modes.defrag)),
         format!("in use {}", format_memory(split.thp_mapped)),
-        format!("{free} pages of {} now", labels::format_pmd_size(view)),
+        format!("{free} free {} pages", labels::format_pmd_size(view)),
     ];
     pen.write_row(Rect { x: 11, width: area.width - 11, ..area }, &texts.map(|text| (text, Paint::Plain)));
 }

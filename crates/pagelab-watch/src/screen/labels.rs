@@ -124,7 +124,7 @@ pub fn latest_remark(view: &View) -> (String, Paint) {
         FeedState::Live { .. } => {
             let share =
                 view.own_share().map_or_else(|| ABSENT.to_owned(), |share| format!("{:.2}", 100.0 * share));
-            (format!("pagelab itself: {share} % of a CPU"), Paint::Dim)
+            (format!("pagelab uses {share} % of a CPU"), Paint::Dim)
         }
     }
 }
@@ -159,33 +159,33 @@ pub fn key_hints(view: &View) -> Vec<(&'static str, &'static str)> {
 
 const LIVE_KEYS: [(&str, &str); 3] = [
     ("space", "pause: freeze the screen; sampling continues"),
-    ("+ -", "longer or shorter time between samples"),
-    ("q Esc", "quit; `pagelab record` keeps what it sees in a file"),
+    ("+ -", "longer or shorter sampling interval"),
+    ("q Esc", "quit; to save samples to a file, use `pagelab record`"),
 ];
 const REPLAY_KEYS: [(&str, &str); 5] = [
     ("space", "play or stop; at the end, play from the start"),
-    ("left right", "one reading back or on"),
-    ("PgUp PgDn", "a jump; Home and End go to the first and the last reading"),
+    ("left right", "previous or next reading"),
+    ("PgUp PgDn", "jump back or ahead; Home, End: first and last reading"),
     ("+ -", "faster or slower"),
     ("q Esc", "quit"),
 ];
 const COMMON_KEYS: [(&str, &str); 4] = [
-    ("Tab up down", "choose the zone whose orders and charts are shown"),
-    ("r", "growth per second of the last interval, or in all since the start"),
-    ("z Z", "more or fewer samples in one mark of a curve (1 to 64)"),
-    ("j k", "scroll the orders, where they do not all fit"),
+    ("Tab up down", "select the zone for orders and charts"),
+    ("r", "rate over the last interval, or total since the start"),
+    ("z Z", "more or fewer samples per point of a curve (1 to 64)"),
+    ("j k", "scroll the orders if they do not all fit"),
 ];
 const TERMS: [(&str, &str); 10] = [
     ("F_u(j)", "unusable free space: share of free memory in blocks below order j"),
     ("programs", "AnonPages + Shmem; cache is Buffers + Cached without Shmem"),
-    ("pressure", "share of the last 10 s in which some or all tasks waited (PSI)"),
+    ("pressure", "share of the last 10 s in which some or all tasks stalled (PSI)"),
     ("THP", "thp_fault_alloc, _fallback; thp_collapse_alloc…; thp_split_…"),
     ("compact", "compact_stall, _success, _fail, _migrate_scanned, _free_scanned"),
     ("moved", "pgmigrate_success, pgmigrate_fail, in pages; compact_daemon_wake"),
     ("reclaim", "pgscan_ and pgsteal_kswapd and _direct, in pages; allocstall"),
     ("swap", "pswpin, pswpout, in pages"),
-    ("extfrag", "kmem:mm_page_alloc_extfrag: pages taken of another migratetype"),
-    ("–", "absent, not readable, or a counter that decreased: never 0"),
+    ("extfrag", "kmem:mm_page_alloc_extfrag: fallbacks to another migratetype"),
+    ("–", "absent, unreadable, or a counter that decreased; never 0"),
 ];
 
 /// Draws the help, cut off at the bottom of a small screen.

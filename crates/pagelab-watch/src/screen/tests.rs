@@ -113,7 +113,7 @@ fn eighty_by_twenty_four_shows_everything_essential() {
             | memory     total     free    avail programs    cache     slab pgtables  hugetlb
             |         24.0 GiB    8 GiB 20.0 GiB    1 GiB        –        –        –        –
             | pressure  some 8.90 %   full – %      over 10 s █              swap used – of –
-            | THP       –  defrag –  in use –  44 pages of 2 MiB now
+            | THP       –  defrag –  in use –  44 free 2 MiB pages
             | zones                    free   2 MiB pages   F_u(9)  F_u(9) over time
             |  0 DMA                273 MiB            10    0.926  ▅▅▅▅▅▆▆▆▆▆▆▆▆▇▇▇▇▇▇▇████
             |  0 DMA32              409 MiB            14    0.931  ▅▅▅▅▅▅▆▆▆▆▆▆▆▇▇▇▇▇▇▇████
@@ -131,7 +131,7 @@ fn eighty_by_twenty_four_shows_everything_essential() {
             |   9    2 MiB      8  0.926  ▆▇▇▇▇▇▇▇████ direct  scan, steal             – / –
             |  10    4 MiB      6  0.956  ▇▇▇▇████████         allocstall                  –
             | reading 90 of 90, at 7 min 25 s          swap    in, out                 – / –
-            | 45 s before: missed: 3 ticks             extfrag events                no data
+            | 45 s earlier: missed: 3 ticks            extfrag events                no data
             | q quit  ? help  space play  arrows step  PgUp/Dn jump  +/- speed  Tab zone
         "#]],
     );
@@ -149,7 +149,7 @@ fn an_earlier_reading_is_shown_as_it_was() {
             | memory     total     free    avail programs    cache     slab pgtables  hugetlb
             |         24.0 GiB    8 GiB 20.0 GiB    1 GiB        –        –        –        –
             | pressure  some 7.90 %   full – %      over 10 s █              swap used – of –
-            | THP       –  defrag –  in use –  184 pages of 2 MiB now
+            | THP       –  defrag –  in use –  184 free 2 MiB pages
             | zones                    free   2 MiB pages   F_u(9)  F_u(9) over time
             |› 0 DMA                339 MiB            40    0.763  ▄▄▄▄▄▄▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▆▇
             |  0 DMA32              512 MiB            62    0.757  ▄▄▄▄▄▄▅▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▇
@@ -229,7 +229,7 @@ fn larger_screens_have_charts() {
             | memory          total          free         avail      programs         cache          slab      pgtables       hugetlb
             |              24.0 GiB         8 GiB      20.0 GiB         1 GiB             –             –             –             –
             | pressure  some 8.90 %   full – %      over 10 s ▅▅▅▅▅▅▅▆▆▆▆▆▆▆▆▆▆▆▇▇▇▇▇▇▇▇▇▇▇████████████              swap used – of –
-            | THP       –  defrag –  in use –  44 pages of 2 MiB now
+            | THP       –  defrag –  in use –  44 free 2 MiB pages
             | zones                    free   2 MiB pages   F_u(9)  F_u(9) over time
             |  0 DMA                273 MiB            10    0.926  ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▆▇▇▇▇▇▇▇████
             |  0 DMA32              409 MiB            14    0.931  ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▇▇▇▇▇▇▇████
@@ -248,22 +248,22 @@ fn larger_screens_have_charts() {
             |  10    4 MiB      6  0.956  ▆▆▆▆▆▆▆▆▆▆▆▇▇▇▇▇▇▇▇▇▇▇▇████████         allocstall                  –
             |                                                             swap    in, out                 – / –
             | reading 90 of 90, at 7 min 25 s                             extfrag events                no data  not recorded
-            | 45 s before: missed: 3 ticks                                OOM     kills                       –
+            | 45 s earlier: missed: 3 ticks                               OOM     kills                       –
             |
-            | F_u(9) of 0 Normal  0.926                                   2 MiB pages now in 0 Normal  20
+            | F_u(9) of 0 Normal  0.926                                   free 2 MiB pages in 0 Normal  20
             |     1.000                                             ⢀⣀⡤⠖         5k
             |                                                 ⢀⣀⡤⠴⠒⠚⠉
             |                                     ⢀⣀⣀⣀⣠⠤⠤⠤⠖⠒⠚⠉⠉                        ⣀⣀
             |              ⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠚⠉⠉⠉⠉⠉⠉⠉                                     ⠈⠉⠉⠉⠓⠒⠒⠲⠤⠤⠤⢤⣀⣀⣀⣀⡀
             |     0.000                                                           0                     ⠉⠉⠉⠉⠉⠓⠒⠒⠒⠒⠒⠦⠤⠤⠤⠤⠤⠤⠤⠤⢤⣀⣀⣀⣀⣀⣀⣀
-            |           8 min 0 s before                             now            8 min 0 s before                             now
+            |           8 min 0 s ago                                now            8 min 0 s ago                                now
             | available memory  20.0 GiB                                  pressure (some), %  8.90
             |  24.0 GiB    ⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀         10                                             ⣀⣀⣠⠤
             |                                                                                                        ⢀⣀⣀⡤⠤⠤⠖⠒⠚⠉⠉⠁
             |                                                                                              ⣀⣀⣠⠤⠤⠖⠒⠒⠋⠉⠉
             |                                                                                   ⢀⣀⣀⡤⠤⠴⠒⠒⠚⠉⠉⠁
             |       0 B                                                           0    ⣀⣠⠤⠤⠖⠒⠒⠋⠉⠉
-            |           8 min 0 s before                             now            8 min 0 s before                             now
+            |           8 min 0 s ago                                now            8 min 0 s ago                                now
             | q quit  ? help  space play  arrows step  PgUp/Dn jump  +/- speed  Tab zone  r rates  z zoom  j/k orders
         "#]],
     );
@@ -277,7 +277,7 @@ fn larger_screens_have_charts() {
             | memory          total          free         avail      programs         cache          slab      pgtables       hugetlb
             |              24.0 GiB         8 GiB      20.0 GiB         1 GiB             –             –             –             –
             | pressure  some 8.90 %   full – %      over 10 s                                                                             ▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▃▄▄▄▄▄▅▅▅▅▅▅▆▆▆▆▆▇▇▇▇▇▇██████              swap used – of –
-            | THP       –  defrag –  in use –  44 pages of 2 MiB now
+            | THP       –  defrag –  in use –  44 free 2 MiB pages
             | zones                    free   2 MiB pages   F_u(9)  F_u(9) over time
             |  0 DMA                273 MiB            10    0.926                                                                                                     ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▆▆▆▇▇▇▇██
             |  0 DMA32              409 MiB            14    0.931                                                                                                     ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▆▆▆▆▇▇▇██
@@ -296,9 +296,9 @@ fn larger_screens_have_charts() {
             |  10    4 MiB      6  0.956                            ▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▆▆▆▆▆▇▇▇▇▇▇████         allocstall                  –
             |                                                                                                     swap    in, out                 – / –
             | reading 90 of 90, at 7 min 25 s                                                                     extfrag events                no data  not recorded
-            | 45 s before: missed: 3 ticks                                                                        OOM     kills                       –
+            | 45 s earlier: missed: 3 ticks                                                                       OOM     kills                       –
             |
-            | F_u(9) of 0 Normal  0.926                                         2 MiB pages now in 0 Normal  20                                   available memory  20.0 GiB
+            | F_u(9) of 0 Normal  0.926                                         free 2 MiB pages in 0 Normal  20                                  available memory  20.0 GiB
             |     1.000                                                      ⢀         5k                                                          24.0 GiB
             |                                                               ⡴⠋                                                                                                             ⠠⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤
             |                                                             ⣠⠞⠁
@@ -308,7 +308,7 @@ fn larger_screens_have_charts() {
             |                                          ⠐⠒⠒⠋⠉⠉⠉⠉                                                             ⠈⠙⠲⢤⣀
             |                                                                                                                   ⠈⠉⠓⠦⢤⣀⣀
             |     0.000                                                                 0                                             ⠈⠉⠓⠒⠲⠤⠤⠤⣄⣀        0 B
-            |           18 min 0 s before                                  now            18 min 0 s before                                  now            18 min 0 s before                                  now
+            |           18 min 0 s ago                                     now            18 min 0 s ago                                     now            18 min 0 s ago                                     now
             | pressure (some), %  8.90                                          THP fallbacks per second  –                                       pages scanned by the migrate scanner, per second  –
             |        10
             |                                                              ⢀⡴⠚
@@ -319,7 +319,7 @@ fn larger_screens_have_charts() {
             |                                                ⣠⠴⠋⠁
             |                                             ⣀⡴⠚⠁
             |         0                                ⢀⡴⠚⠁                             0                                                                 0
-            |           18 min 0 s before                                  now            18 min 0 s before                                  now            18 min 0 s before                                  now
+            |           18 min 0 s ago                                     now            18 min 0 s ago                                     now            18 min 0 s ago                                     now
             | pages scanned by kswapd, per second  32.9k                        direct reclaim stalls per second  –                               pages swapped out per second  –
             |       50k
             |
@@ -330,7 +330,7 @@ fn larger_screens_have_charts() {
             |                                                       ⢀⡤⠞⠉
             |                                                   ⢀⣠⠴⠚⠉
             |         0                                ⢀⣀⣀⣀⡤⠤⠴⠒⠋⠉                       0                                                                 0
-            |           18 min 0 s before                                  now            18 min 0 s before                                  now            18 min 0 s before                                  now
+            |           18 min 0 s ago                                     now            18 min 0 s ago                                     now            18 min 0 s ago                                     now
             |
             | q quit  ? help  space play  arrows step  PgUp/Dn jump  +/- speed  Tab zone  r rates  z zoom  j/k orders
         "#]],
@@ -347,25 +347,25 @@ fn help_explains_every_key_that_the_footer_names() {
         &expect![[r#"
             | keys
             |   space       play or stop; at the end, play from the start
-            |   left right  one reading back or on
-            |   PgUp PgDn   a jump; Home and End go to the first and the last reading
+            |   left right  previous or next reading
+            |   PgUp PgDn   jump back or ahead; Home, End: first and last reading
             |   + -         faster or slower
             |   q Esc       quit
-            |   Tab up down choose the zone whose orders and charts are shown
-            |   r           growth per second of the last interval, or in all since the start
-            |   z Z         more or fewer samples in one mark of a curve (1 to 64)
-            |   j k         scroll the orders, where they do not all fit
+            |   Tab up down select the zone for orders and charts
+            |   r           rate over the last interval, or total since the start
+            |   z Z         more or fewer samples per point of a curve (1 to 64)
+            |   j k         scroll the orders if they do not all fit
             | words
             |   F_u(j)      unusable free space: share of free memory in blocks below order j
             |   programs    AnonPages + Shmem; cache is Buffers + Cached without Shmem
-            |   pressure    share of the last 10 s in which some or all tasks waited (PSI)
+            |   pressure    share of the last 10 s in which some or all tasks stalled (PSI)
             |   THP         thp_fault_alloc, _fallback; thp_collapse_alloc…; thp_split_…
             |   compact     compact_stall, _success, _fail, _migrate_scanned, _free_scanned
             |   moved       pgmigrate_success, pgmigrate_fail, in pages; compact_daemon_wake
             |   reclaim     pgscan_ and pgsteal_kswapd and _direct, in pages; allocstall
             |   swap        pswpin, pswpout, in pages
-            |   extfrag     kmem:mm_page_alloc_extfrag: pages taken of another migratetype
-            |   –           absent, not readable, or a counter that decreased: never 0
+            |   extfrag     kmem:mm_page_alloc_extfrag: fallbacks to another migratetype
+            |   –           absent, unreadable, or a counter that decreased; never 0
             |   not seen    extfrag: not recorded
             |
             | ? or Esc: back
@@ -392,7 +392,7 @@ fn without_unicode_every_sign_is_ascii() {
             | memory     total     free    avail programs    cache     slab pgtables  hugetlb
             |         24.0 GiB    8 GiB 20.0 GiB    1 GiB        -        -        -        -
             | pressure  some 8.90 %   full - %      over 10 s @              swap used - of -
-            | THP       -  defrag -  in use -  44 pages of 2 MiB now
+            | THP       -  defrag -  in use -  44 free 2 MiB pages
             | zones                    free   2 MiB pages   F_u(9)  F_u(9) over time
             |  0 DMA                273 MiB            10    0.926  +++++********%%%%%%%@@@@
             |  0 DMA32              409 MiB            14    0.931  ++++++*******%%%%%%%@@@@
@@ -410,7 +410,7 @@ fn without_unicode_every_sign_is_ascii() {
             |   9    2 MiB      8  0.926  *%%%%%%%@@@@ direct  scan, steal             - / -
             |  10    4 MiB      6  0.956  %%%%@@@@@@@@         allocstall                  -
             | reading 90 of 90, at 7 min 25 s          swap    in, out                 - / -
-            | 45 s before: missed: 3 ticks             extfrag events                no data
+            | 45 s earlier: missed: 3 ticks            extfrag events                no data
             | q quit  ? help  space play  arrows step  PgUp/Dn jump  +/- speed  Tab zone
         "#]],
     );

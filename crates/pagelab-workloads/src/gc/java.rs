@@ -31,8 +31,8 @@ pub fn run_java(
     phase: &mut MeasuredPhase<'_>,
 ) -> Result<RuntimeResult, WorkloadError> {
     if job.heap_bytes.0 < HEAP_BYTES_MIN || i32::try_from(job.list_count).is_err() {
-        let text = "size and length: the java runtime needs a heap of at least 64M, and an array \
-             has fewer than 2^31 lists";
+        let text = "size and length: the java runtime needs a heap of at least 64M, and supports fewer than \
+                    2^31 lists";
         return Err(WorkloadError::InvalidOptions(text.to_owned()));
     }
     let folder = PrivateDir::in_temp_dir("gc")?;
@@ -95,7 +95,7 @@ fn java_error(stderr: &str, status: &str) -> WorkloadError {
             "this java cannot run a source file ({first}); {INSTALL_HINT}"
         ));
     }
-    WorkloadError::SystemError(format!("java ended with {status}: {first}"))
+    WorkloadError::SystemError(format!("java failed with {status}: {first}"))
 }
 
 fn parse_result(stdout: &str, job: &GcJob) -> Result<RuntimeResult, String> {

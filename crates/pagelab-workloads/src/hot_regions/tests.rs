@@ -115,12 +115,12 @@ fn lists_are_those_of_the_assignment() {
 fn what_is_no_list_is_refused_by_file_and_line() {
     let long = "9".repeat(500);
     for (text, line, word) in [
-        ("1682368888832\nabc", "l.txt:2:", "expected one decimal address"),
-        ("-5", "l.txt:1:", "expected one decimal address"),
-        (&long, "l.txt:1:", "expected one decimal address"),
+        ("1682368888832\nabc", "l.txt:2:", "expected one address"),
+        ("-5", "l.txt:1:", "expected one address"),
+        (&long, "l.txt:1:", "expected one address"),
         ("1", "l.txt:1:", "outside"),
         ("0x187c0000000", "l.txt:1:", "outside"),
-        ("0x18780001000", "l.txt:1:", "first byte"),
+        ("0x18780001000", "l.txt:1:", "not the start"),
         ("# nothing\n", "l.txt:", "no address"),
     ] {
         let Err(WorkloadError::InvalidInput(said)) = parse_list("l.txt", text, BUFFER, REGION) else {

@@ -175,7 +175,7 @@ impl AccessConfig {
         let syncs = self.prefill == PrefillMode::MemsetAndSync;
         is_set(
             self.content.is_none() && file != FileContent::Sparse,
-            "file: anonymous memory has no file that could be written before; hint: use mapping file",
+            "file: anonymous memory has no file to prepare; hint: use mapping file",
         )?;
         is_set(
             syncs && self.content.is_none(),
@@ -183,12 +183,12 @@ impl AccessConfig {
         )?;
         is_set(
             syncs && !self.is_shared,
-            "prefill: msync writes nothing of a private mapping; hint: use memset, or sharing shared",
+            "prefill: msync does not write back a private mapping; hint: use memset, or sharing shared",
         )?;
-        is_set(self.pause_ms > 0 && !syncs, "pause: it follows msync; hint: use prefill memset+msync")?;
+        is_set(self.pause_ms > 0 && !syncs, "pause: it only follows msync; hint: use prefill memset+msync")?;
         is_set(
             requests_huge_pages && self.populate == PopulateMode::Map,
-            "advise: MAP_POPULATE allocates the pages before any advice is possible; hint: use populate \
+            "advise: MAP_POPULATE allocates the pages before madvise can be called; hint: use populate \
              populate-write",
         )
     }

@@ -19,8 +19,8 @@ use crate::value_parsers::{Choice, choice, parse_pid};
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// File written by `pagelab plan` or `pagelab tune`, `-` for standard input, `none` (no advice: only the
-    /// program's own requests) or `all` (advice for all anonymous memory)
+    /// File written by `pagelab plan` or `pagelab tune`, `-` for standard input, `none` (no advice beyond the
+    /// program's own) or `all` (advise all anonymous memory)
     #[arg(value_name = "PLAN")]
     pub plan: PathBuf,
     /// Collapse memory of a running process into huge pages, instead of starting a command
@@ -29,24 +29,25 @@ pub struct Args {
     /// Also use planned huge pages where the program set MADV_NOHUGEPAGE
     #[arg(long = "override")]
     overrides: bool,
-    /// Accept a plan for another build of the program
+    /// Accept a plan made for a different build of the program
     #[arg(long)]
     stale: bool,
-    /// Write a summary to this file, as JSON
+    /// Write a JSON summary to this file
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
     #[command(flatten)]
     replacement: ForceArgs,
-    /// Do not trace the program; collapse its memory into huge pages from another process. The program then
-    /// survives a kill of pagelab, and gets huge pages after the first touch
+    /// Run the program without the supervisor: while it runs, pagelab collapses its memory into huge pages
+    /// from outside (MADV_COLLAPSE). The program survives if pagelab is killed, but gets huge pages only
+    /// after the first touch
     #[arg(long, conflicts_with = "pid")]
     no_tracer: bool,
-    /// Kind of huge pages: transparent, or from the hugetlb pool, which grows for the duration of the run
+    /// Kind of huge pages: transparent, or from the hugetlb pool, which is enlarged during the run
     #[arg(long = "backing", value_name = "BACKING", default_value = "thp",
         conflicts_with_all = ["pid", "no_tracer"],
         action = ArgAction::Set, value_parser = choice(&BACKINGS))]
     uses_hugetlb: bool,
-    /// Time limit for one region of a running process
+    /// With --pid, time limit for each region
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration::parse)]
     deadline: Duration,
     /// Print the plan and change nothing
@@ -62,7 +63,7 @@ const BACKINGS: [Choice<bool>; 2] = [
     (&["thp"], "Transparent huge pages", false),
     (
         &["hugetlb"],
-        "Pages of the hugetlb pool, for comparison: the program must not split or resize them",
+        "Pages from the hugetlb pool, for comparison; the program must not split or resize these mappings",
         true,
     ),
 ];

@@ -34,28 +34,29 @@ pub struct Args {
     /// Number of huge pages or contiguous blocks
     #[arg(value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     count: u64,
-    /// Size of each: 2M, 1G, any power of two [default: the size that a PMD maps]
+    /// Size of each: 2M, 1G, any power of two [default: the PMD huge page size]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<Bytes>,
-    /// Allocation method [default: thp if it has the size, else hugetlb, else contig]
+    /// Allocation method [default: thp if it supports the size, else hugetlb, else contig]
     #[arg(long, value_parser = choice(&METHODS))]
     how: Option<AllocationMethod>,
-    /// Use one NUMA node instead of all
+    /// Use only this NUMA node
     #[arg(long, value_name = "N", value_parser = value_parsers::parse_node)]
     node: Option<u32>,
-    /// Count pages that are available after this step; nothing is changed without --really
+    /// Predict for memory after this step; nothing is changed without --really
     #[arg(long, default_value = "cache", value_parser = choice(&STEPS))]
     after: ReclaimStep,
-    /// Allocate at each step and release everything: compacts memory and drops page cache
+    /// Verify the prediction: allocate at each step, then release everything; compacts memory and drops the
+    /// page cache
     #[arg(long, conflicts_with_all = ["root", "from"])]
     really: bool,
     /// Read a tree saved by `pagelab capture` (directory, .tar, .tar.zst) instead of this machine
     #[arg(long, value_name = "DIR|TAR", conflicts_with = "from")]
     root: Option<PathBuf>,
-    /// Read FILE instead of this machine: a run file with a snapshot, as `pagelab checkup -o FILE` writes it
+    /// Read a run file with a snapshot, as written by `pagelab checkup -o FILE`, instead of this machine
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// Base page size of a saved tree that does not state it, for example 64K
+    /// Base page size, if the saved tree does not state it, for example 64K
     #[arg(long, value_name = "SIZE", requires = "root", value_parser = parse_page_size)]
     page_size: Option<PageSize>,
     /// Print JSON (docs/json.md)
@@ -65,25 +66,21 @@ pub struct Args {
 
 const AFTER_HELP: &str = "\
 Examples:
-  pagelab can 4000                        2 MiB pages, after any step
+  pagelab can 4000                        2 MiB pages, after dropping cache
   pagelab can 4000 --after nothing        now: exit code 0 yes, 1 no
   pagelab can 4 --size 1G                 a hugetlb pool
   pagelab can 1 --size 64M --how contig   one contiguous block for a driver
-  pagelab can 500 --really                allocate, time, release, compare
+  pagelab can 500 --really                allocate, measure, release, compare
 
-Predicting compaction or cache reads page flags and requires root. Exit code 0: yes; 1: no; 4: unknown. \
- docs/can.md describes the \
+Predictions for --after compaction and --after cache read page flags, which requires root. Exit code 0: \
+ yes; 1: no; 4: unknown. docs/can.md describes the \
  prediction and its accuracy.";
 
 /// Time limit of the census: a sample of the pageblocks is too inaccurate.
 const CENSUS_TIME: Duration = Duration::from_secs(30);
 
 const METHODS: [Choice<AllocationMethod>; 3] = [
-    (
-        &["thp"],
-        "Transparent huge pages, of PMD size or one of the smaller sizes (mTHP)",
-        AllocationMethod::Thp,
-    ),
+    (&["thp"], "Transparent huge pages, PMD-sized or smaller (mTHP)", AllocationMethod::Thp),
     (&["hugetlb"], "A hugetlb pool", AllocationMethod::Hugetlb),
     (&["contig"], "Contiguous memory for the kernel, for example for drivers", AllocationMethod::Contig),
 ];
@@ -147,7 +144,7 @@ fn hugetlb_pool_notes(
     let pool = pools.iter().find(|pool| pool.page_size == size);
     let Some(pool) = pool.filter(|_| request.method == AllocationMethod::Hugetlb) else { return Vec::new() };
     let mut notes = vec![format!(
-        "the pool has {} pages: {} free, of which {} are reserved; {} surplus, at most {} of these",
+        "the pool has {} pages: {} free ({} of them reserved), {} surplus (at most {})",
         pool.total, pool.free, pool.reserved, pool.surplus, pool.overcommit
     )];
     let unpromised = pool.free.saturating_sub(pool.reserved);
@@ -156,7 +153,7 @@ fn hugetlb_pool_notes(
     let knob = Knob::hugetlb(size, request.node);
     let is_usual = usual == Some(size) && request.node.is_none();
     notes.extend(match (request.count <= unpromised, is_yes) {
-        (true, _) => Some("the pool already has this many".to_owned()),
+        (true, _) => Some("the pool already has enough free pages".to_owned()),
         (false, Some(false)) => None,
         (false, _) if is_usual => {
             Some(format!("sysctl vm.nr_hugepages={wanted} makes the pool large enough"))
@@ -223,10 +220,10 @@ fn resolve_request(args: &Args, snapshot: &Snapshot) -> Result<AllocationRequest
             return wrong("expected a power of two, for example 64K, 2M, 1G");
         }
         let page = format_exact(Bytes(page_size.bytes()));
-        return wrong(&format!("it is smaller than a base page, {page}"));
+        return wrong(&format!("smaller than a base page ({page})"));
     };
     if order == Order(0) {
-        return wrong("that is one base page; expected at least 2 pages");
+        return wrong("a single base page; expected at least 2 pages");
     }
     if let Some(memory) = memory.filter(|&memory| size > memory) {
         return wrong(&format!("this machine has only {} of memory", format_bytes(memory)));
@@ -263,9 +260,9 @@ fn resolve_method(args: &Args, snapshot: &Snapshot, size: Bytes) -> Result<Alloc
         }
     };
     if let Some(absence) = absence {
-        let action = format_args!("allocate by {}", choice_word(&METHODS, &how));
+        let action = format_args!("allocate with --how {}", choice_word(&METHODS, &how));
         let (source, reason) = (&absence.source, absence.reason());
-        let reason = format_args!("this kernel does not support it: {source}: {reason}");
+        let reason = format_args!("not supported by this kernel: {source}: {reason}");
         return Err(Failure::cannot(FailureKind::NotAvailable, action, reason).hint("use --how contig"));
     }
     if sizes.contains(&size) {

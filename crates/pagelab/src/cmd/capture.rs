@@ -27,7 +27,7 @@ pub struct Args {
     /// Include names and command lines of processes, and the host name
     #[arg(long)]
     with_processes: bool,
-    /// Omit kpageflags, the largest file: 2 MiB for each GiB of memory before compression
+    /// Omit kpageflags, the largest file: 2 MiB per GiB of memory before compression
     #[arg(long)]
     without_kpageflags: bool,
     /// Include pagetypeinfo; reading it takes up to 50 ms with interrupts off
@@ -112,7 +112,7 @@ fn warn_about_missing(summary: &CaptureSummary) {
     let total = summary.losses.len() + more;
     let rest = match more {
         0 => String::new(),
-        more => format!(", {more} of them minor and named only in the manifest"),
+        more => format!(", {more} of them minor and listed only in the manifest"),
     };
     let entries = format_plural(total, "entry is|entries are");
     output::warn(&format!("warning: {entries} missing{rest}"));
@@ -163,12 +163,12 @@ fn privacy_name(privacy: Privacy) -> &'static str {
 
 /// Files with separate rules, which are not in the table.
 const FILES_WITH_OWN_RULES: [(&str, &str, &str); 6] = [
-    ("kpageflags", "memory", "flags of each page; unless --without-kpageflags"),
-    ("pagetypeinfo", "memory", "free pages by migratetype; only --with-pagetypeinfo"),
-    ("limits of the own cgroups", "memory", "limits of this process"),
-    ("statm, status, smaps_rollup", "memory", "of the 32 largest processes, without names and addresses"),
-    ("comm, cmdline of them", "only --with-processes", "owner of the memory"),
-    ("/dev/kmsg", "memory", "allocation failures and OOM kills; unless --without-kernel-log"),
+    ("kpageflags", "memory", "page flags of every frame; omitted with --without-kpageflags"),
+    ("pagetypeinfo", "memory", "free pages by migratetype; only with --with-pagetypeinfo"),
+    ("limits of its own cgroups", "memory", "memory limits of this process"),
+    ("statm, status, smaps_rollup", "memory", "the 32 largest processes, without names and addresses"),
+    ("comm, cmdline of these processes", "only --with-processes", "which program owns the memory"),
+    ("/dev/kmsg", "memory", "allocation failures and OOM kills; omitted with --without-kernel-log"),
 ];
 
 fn list_files(as_json: bool) -> Outcome {

@@ -29,7 +29,7 @@ pub struct Args {
     /// Print all details
     #[arg(short, long)]
     verbose: bool,
-    /// Print only findings that need action, for cron: exit code 0 none, 1 findings
+    /// Print only findings that need action, for cron; exit code 0: none, 1: findings
     #[arg(long, conflicts_with_all = ["verbose", "json"])]
     brief: bool,
     /// Print the snapshot and the findings as JSON (docs/json.md)
@@ -46,7 +46,7 @@ pub struct Args {
     /// Allocate huge pages, measure their benefit, and release them
     #[arg(long)]
     probe: bool,
-    /// Add the fragmentation index in the form of Gorman and Whitcroft 2006; implies -v
+    /// Add the fragmentation index as defined by Gorman and Whitcroft 2006; implies -v
     #[arg(long)]
     paper: bool,
     /// Add free blocks by migratetype; implies -v (pagetypeinfo: up to 50 ms with interrupts off)
@@ -58,7 +58,7 @@ pub struct Args {
     /// TLB geometry to assume, for example l1d=64x4:4K,l2=2048x16:4K+2M
     #[arg(long, value_name = "GEOMETRY")]
     tlb: Option<String>,
-    /// Base page size of a saved tree that does not state it, for example 64K
+    /// Base page size, if the saved tree does not state it, for example 64K
     #[arg(long, value_name = "SIZE", requires = "root", value_parser = parse_page_size)]
     page_size: Option<PageSize>,
     /// Seed of the random sample of pageblocks and of the probe's order
@@ -67,7 +67,7 @@ pub struct Args {
 }
 
 const AFTER_HELP: &str = "\
-Read-only, except --probe, and the files of --output and --html. Takes at most 10 seconds.
+Read-only, except for --probe and the files written by --output and --html. Takes at most 10 seconds.
 
 Examples:
   pagelab checkup                          this machine, on one screen
@@ -80,8 +80,11 @@ pub fn run(args: &Args) -> Outcome {
     let (session, html) = &resolve_plan(args)?;
     let recording = args.output.run_file().map(|file| session.begin_recording(&file)).transpose()?;
     let kept = StreamRecorder::new(session.started, recording.as_ref(), html.is_some());
-    let text =
-        if args.probe { "reading the machine and measuring access times" } else { "reading the machine" };
+    let text = if args.probe {
+        "reading memory statistics and measuring access times"
+    } else {
+        "reading memory statistics"
+    };
     let reading = CommandStatus::start(text, StatusEnd::Unknown);
     let snapshot = session.read_snapshot(&kept);
     drop(reading);
@@ -96,7 +99,7 @@ pub fn run(args: &Args) -> Outcome {
             ),
         };
         let action = format_args!("read {}", session.root.name());
-        return Err(Failure::cannot(kind, action, "no memory file of the kernel is readable").hint(hint));
+        return Err(Failure::cannot(kind, action, "none of the kernel's memory files is readable").hint(hint));
     }
     // Files are written before anything is printed: the reader of the output may close it.
     let recorded = recording.map(|recording| recording.finish(&snapshot));

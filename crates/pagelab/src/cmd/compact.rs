@@ -19,7 +19,7 @@ use crate::{output, value_parsers};
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Compact one NUMA node instead of all
+    /// Compact only this NUMA node
     #[arg(long, value_name = "N", value_parser = value_parsers::parse_node)]
     node: Option<u32>,
     /// Compaction method [default: kernel, then direct if the kernel stopped early]
@@ -28,13 +28,13 @@ pub struct Args {
     /// Stop allocating huge pages after this time
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration::parse)]
     deadline: Duration,
-    /// Write back and drop caches first
+    /// Write back dirty pages and drop caches first
     #[arg(long, value_name = "WHICH", default_value = "none", value_parser = choice(&CACHES))]
     drop_caches: CacheDrop,
     /// Print the plan and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Print both snapshots and the counters between them as JSON (docs/json.md)
+    /// Print both snapshots and the counter deltas as JSON (docs/json.md)
     #[arg(long)]
     json: bool,
     /// Print indices and free blocks for every order
@@ -49,17 +49,18 @@ Examples:
   pagelab compact --how both             then allocate all huge pages
   pagelab compact --dry-run              print the planned writes
 
-Requires root. Exit code 0: huge pages were gained, or none were missing; 1: no change, although some blocks \
- are neither free nor huge; 5: partly done.
+Requires root. Exit code 0: more huge pages are available, or none were missing; 1: no change, although \
+ some blocks are neither free nor huge; 5: partly done.
 
-`direct` allocates all free blocks and releases them: it keeps a reserve (5 % of memory, at least 512 MiB) \
- and stops before the kernel would reclaim. Compaction moves pages and does not change contents; it cannot \
- be undone. Programs may wait while their pages are moved. Dropped caches are read from disk again.";
+`direct` allocates all free blocks as huge pages and releases them; it leaves a reserve (5 % of memory, at \
+ least 512 MiB) and stops before the kernel would start to reclaim. Compaction moves pages without changing \
+ their contents; it cannot be undone. Programs may stall while their pages are migrated. Dropped cache must \
+ be read from disk again.";
 
 const METHODS: [Choice<CompactionMethod>; 3] = [
-    (&["kernel"], "The kernel, through vm.compact_memory", CompactionMethod::Kernel),
+    (&["kernel"], "Kernel compaction, through vm.compact_memory", CompactionMethod::Kernel),
     (&["direct", "asking"], "Direct compaction, by allocating huge pages", CompactionMethod::Requests),
-    (&["both"], "The kernel, then direct compaction", CompactionMethod::Both),
+    (&["both"], "Kernel compaction, then direct compaction", CompactionMethod::Both),
 ];
 
 const CACHES: [Choice<CacheDrop>; 3] = [

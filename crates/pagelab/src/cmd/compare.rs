@@ -31,11 +31,12 @@ Examples:
   pagelab compare before.pagelab after.pagelab
   pagelab compare -v linux-6.12.pagelab linux-6.18.pagelab vm.pagelab
 
-Differences of machines, kernels and settings come first. Then one row per measure and one column per run, \
- with the ratio to the first run, its interval and a verdict.
+Differences between machines, kernels and settings are listed first, followed by a table with one row per \
+ measure and one column per run: the ratio to the first run, its interval and a verdict.
 
-Only equal parts are compared: workloads with the same name, command and input, variants with the same name \
- and settings. Other parts are listed with the reason. The exit code is 3 if nothing can be compared.
+Only matching parts are compared: workloads with the same name, command and input, and variants with the \
+ same name and settings. Everything else is listed with the reason. The exit code is 3 if nothing can be \
+ compared.
 
 docs/compare.md describes the intervals and the verdicts.";
 
@@ -54,7 +55,7 @@ pub fn run(args: &Args) -> Outcome {
         };
         // Its measures are differences paired by seed, in several phases, and its sweeps are sparse.
         if experiment.plan.is_simulated() {
-            let failure = Failure::expected(&run.name, "an experiment of a host", "simulations");
+            let failure = Failure::expected(&run.name, "an experiment on a real machine", "simulations");
             return Err(failure.hint("`pagelab sim compare` compares schemes"));
         }
         experiments.push((letter.as_str(), experiment));
@@ -73,10 +74,10 @@ fn nothing_in_common(runs: &[Run], refused: &[String]) -> Failure {
     const SHOWN_MAX: usize = 8;
     let mut reasons: Vec<&str> = refused.iter().take(SHOWN_MAX).map(String::as_str).collect();
     if reasons.is_empty() {
-        reasons.push("no common trial ended successfully");
+        reasons.push("the runs have no successful trial in common");
     }
     let names: Vec<String> =
         runs.iter().enumerate().map(|(at, run)| format!("{} ({})", run.name, run_letter(at))).collect();
     let action = format_args!("compare {}", names.join(" with "));
-    Failure::cannot(FailureKind::BadInput, action, reasons.join("; ")).hint("use runs of one recipe")
+    Failure::cannot(FailureKind::BadInput, action, reasons.join("; ")).hint("compare runs of the same recipe")
 }

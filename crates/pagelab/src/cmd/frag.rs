@@ -26,7 +26,7 @@ F_u(j), unusable free space index: share of the free memory in blocks\n        s
  1 all
 F_i(j), fragmentation index (extfrag_index): if a request of order j fails, near\n        0 for lack of \
  memory, \
- near 1 for fragmentation; −1: it does not fail
+ near 1 for fragmentation; −1: it would succeed
 ";
 
 #[derive(Debug, clap::Args)]
@@ -35,7 +35,7 @@ pub struct Args {
     /// Read FILE instead of this machine: buddyinfo, pagetypeinfo, a kernel log with failure reports, or a
     /// run file with a snapshot; - for standard input
     ///
-    /// The kind is detected from the contents. Other lines of a text are skipped.
+    /// The file type is detected from its contents. Unrelated lines of text are skipped.
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
 
@@ -55,16 +55,16 @@ pub struct Args {
     #[arg(long, value_parser = choice(&FORMATS))]
     format: Option<FragView>,
 
-    /// Buddy order J of the answer [default: the order of the failed request in a report, else that of a PMD
+    /// Buddy order J to report on [default: the order of the failed request in a report, else that of a PMD
     /// huge page]
     #[arg(long, value_name = "J", value_parser = parse_bounded::<u8, 0, 63>)]
     order: Option<u8>,
 
-    /// Also print F_i in the form of Gorman and Whitcroft 2006: 1 − (free / 2^J) / blocks
+    /// Also print F_i as defined by Gorman and Whitcroft 2006: 1 − (free / 2^J) / blocks
     #[arg(long)]
     paper: bool,
 
-    /// Show the calculation of the indices line by line
+    /// Show the calculation of the indices step by step
     #[arg(long)]
     explain: bool,
 
@@ -115,9 +115,9 @@ fn check_exactness(report: &frag::FragReport, which: KernelFile) -> Result<(), F
         return Ok(());
     }
     let name = choice_word(&FORMATS, &FragView::Kernel(which));
-    let reason = format!("the counts of {} are capped (>), so only bounds are known", capped.join(", "));
+    let reason = format!("the counts in {} are capped (>), so only bounds are known", capped.join(", "));
     let failure = Failure::cannot(FailureKind::BadInput, format_args!("print --format {name}"), reason);
-    Err(failure.hint("use the table or --json, which print bounds, or a buddyinfo of the same moment"))
+    Err(failure.hint("use the table or --json, which print bounds, or a buddyinfo taken at the same time"))
 }
 
 /// Checks the arguments against each other, before a file is opened.
@@ -151,9 +151,9 @@ fn resolve_view(args: &Args) -> Result<FragView, Failure> {
     match view {
         FragView::Table if args.explain => Ok(FragView::Explain),
         _ if args.explain => refused("--explain", "the calculation is printed as text"),
-        FragView::Kernel(_) if args.paper => refused("--paper", "the kernel's file has no paper form"),
+        FragView::Kernel(_) if args.paper => refused("--paper", "the kernel's file has no such column"),
         FragView::Kernel(_) if args.order.is_some() => {
-            refused("--order", "the kernel's file has every order")
+            refused("--order", "the kernel's file always lists every order")
         }
         _ => Ok(view),
     }

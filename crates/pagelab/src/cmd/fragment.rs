@@ -28,8 +28,8 @@ Examples:
   pagelab fragment random --size 50%        release random pages
 
 Allocates a few huge pages at a time and frees all but a few base pages of each,\nso that little \
- memory is held. Exit code: that of COMMAND, else 0 at\nthe target, 5 if it was not reached or memory was \
- released for other programs.\ndocs/fragment.md
+ memory is held. Exit code: that of COMMAND; else 0 if the target\nwas reached, 5 if it was not \
+ or if memory was released early for other\nprograms. docs/fragment.md
 ";
 
 #[derive(Debug, clap::Args)]
@@ -39,7 +39,7 @@ pub struct Args {
     #[command(subcommand)]
     mode: Option<Mode>,
 
-    /// Target of the unusable free space index, 0 to 1; the tolerance is 0.02
+    /// Target unusable free space index, 0 to 1; the tolerance is 0.02
     #[arg(long, value_name = "F_U", allow_hyphen_values = true, value_parser = size::parse_share)]
     target: Option<f64>,
 
@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = MemorySize::parse)]
     size: Option<MemorySize>,
 
-    /// Seed of the choice of kept pages
+    /// Seed for choosing the kept pages
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parsers::parse_seed)]
     seed: u64,
 
@@ -87,11 +87,11 @@ pub struct Args {
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("output", |arg| arg.help("Record free blocks and memory use in this run file")))]
 struct HeldArgs {
-    /// Hold until Ctrl-C [default without a command]
+    /// Hold the memory until Ctrl-C [default without a command]
     #[arg(long = "hold", conflicts_with = "command")]
     _hold: bool,
 
-    /// Also pollute this share of all pageblocks with unmovable pages: 10%
+    /// Also pollute this share of all pageblocks with unmovable pages, for example 10%
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true, value_parser = size::parse_share)]
     unmovable: Option<f64>,
 
@@ -104,7 +104,7 @@ struct HeldArgs {
     #[arg(long)]
     dry_run: bool,
 
-    /// Print JSON when all memory is released
+    /// Print JSON once all memory is released
     #[arg(long)]
     json: bool,
 
@@ -129,7 +129,7 @@ pub struct WalkArgs {
         value_parser = size::parse_nonzero)]
     chunk: Bytes,
 
-    /// Range of the number of pages in a step of the walk, which is uniformly random
+    /// Range of the number of pages per step of the walk, which is uniformly random
     #[arg(long, value_name = "A..B", default_value = "1..63", allow_hyphen_values = true)]
     step: String,
 
@@ -138,11 +138,11 @@ pub struct WalkArgs {
         value_parser = size::parse_share)]
     probability: f64,
 
-    /// Fill all chunks before the first walk: released pages stay free
+    /// Fill all chunks before the first walk, so that released pages stay free
     #[arg(long)]
     fill_first: bool,
 
-    /// Seed of the choice of released pages
+    /// Seed for choosing the released pages
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parsers::parse_seed)]
     seed: u64,
 
@@ -164,7 +164,7 @@ pub struct RandomArgs {
     #[command(flatten)]
     options: WalkArgs,
 
-    /// Request huge pages; they are not split, so few pages are released
+    /// Request huge pages; they are not split, so few pages become free
     #[arg(long, conflicts_with = "_no_thp")]
     thp: bool,
 
@@ -177,11 +177,13 @@ pub struct RandomArgs {
 }
 
 const ABOUT: &str = "\
-The procedure and the published scores are described in docs/fragment.md:
-compact, wait, score F_u, fragment at random, score, compact while the\nfragmenter holds its memory, score; \
- without huge pages and with them. The\npublished scores are printed beside those of this machine and \
- compared by shape:\nheights depend on the machine. Compaction cannot be undone, and requires root.\nExit \
- code 0: the shape of a published result; 1: another shape; docs/fragment.md
+docs/fragment.md describes the procedure and the published scores: compact,
+wait, score F_u, fragment at random, score, compact while the fragmenter holds
+its memory, score; once without huge pages and once with them. The scores of
+this machine are printed next to the published ones. Only the shapes of the
+curves are compared: absolute values depend on the machine. Requires root;
+compaction cannot be undone. Exit code 0: the shape matches a published result;
+1: it does not.
 ";
 
 #[derive(Debug, clap::Args)]
@@ -216,7 +218,7 @@ pub struct ProcedureArgs {
 enum Mode {
     /// Fill memory and release random pages
     Random(Box<RandomArgs>),
-    /// Compact, fragment at random, compact, with a score after each: compare with published scores
+    /// Compact, fragment at random and compact again; compare the scores after each step with published ones
     Procedure(Box<ProcedureArgs>),
 }
 

@@ -26,8 +26,8 @@ Examples:
   pagelab guest run --nodes 2 --append kernelcore=256M -- checkup
   pagelab guest run --take saved.tar.zst -- capture saved.tar.zst
 
-A guest is a separate machine with this pagelab as its only program. It is removed afterwards. It is \
- emulated, and needs no /dev/kvm.";
+A guest is a virtual machine that runs only this pagelab and is discarded afterwards. It is emulated and \
+ does not need /dev/kvm.";
 
 #[derive(Debug, clap::Subcommand)]
 enum GuestAction {

@@ -30,8 +30,8 @@ pub struct Args {
 
 /// Sources of times that files do not contain.
 const TIMES: [Choice<TimeSource>; 3] = [
-    (&["auto"], "From names if a file is called NAME.SECONDS, else modification times", TimeSource::Auto),
-    (&["name"], "From names NAME.SECONDS, in seconds since 1970", TimeSource::Name),
+    (&["auto"], "From the file name if it is NAME.SECONDS, else the modification time", TimeSource::Auto),
+    (&["name"], "From the file name, NAME.SECONDS, in seconds since 1970", TimeSource::Name),
     (&["modified"], "Modification time of each file", TimeSource::Modified),
 ];
 
@@ -51,13 +51,13 @@ struct RecordingArgs {
     sources: Vec<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
-    /// Name of the machine; of files called NAME.SECONDS, only those of this name are imported
+    /// Name of the machine; of files named NAME.SECONDS, only those with this NAME are imported
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
-    /// Source of times that files do not contain
+    /// Source of the timestamps that files do not contain
     #[arg(long, default_value = "auto", value_parser = choice(&TIMES))]
     times: TimeSource,
-    /// Page size of the machine, for example 4K or 64K; the files do not state it
+    /// Base page size of the machine, for example 4K or 64K; the files do not state it
     #[arg(long, value_name = "SIZE", value_parser = parse_page_size)]
     page_size: Option<PageSize>,
 }
@@ -69,21 +69,21 @@ fn after_help() -> String {
 The format of a file is detected from its content:\n  buddyinfo   copies of {buddyinfo}, one snapshot per file
   scrape      output of node_exporter, one or several scrapes
 
-The time of a snapshot is, in this order: the scrape's own (time stamps or node_time_seconds); the end of \
- the file name, NAME.SECONDS with seconds since 1970; the modification time of the file. The source is \
- printed and stored in the run file.
+The time of a snapshot comes from the first of these that is available: the scrape itself (timestamps or \
+ node_time_seconds); the end of the file name, NAME.SECONDS with seconds since 1970; the file's \
+ modification time. The source is printed and stored in the run file.
 
 Examples:
   while :; do cat {buddyinfo} > day/$(hostname).$(date +%s); sleep 5; done
   pagelab import -o day.pagelab day             then: pagelab report day.pagelab
   curl -s localhost:9100/metrics | pagelab import -o now.pagelab -
-  pagelab import perf-stat results logs -o a.pagelab     outputs of perf stat
+  pagelab import perf-stat results logs -o a.pagelab     perf stat output
 
 node_exporter exports buddyinfo only with --collector.buddyinfo, and usually only a part of vmstat. Missing \
  data is marked as absent in the run file, with the reason.
 
-Unreadable files are listed and skipped; the exit code is then 5, or 3 if none can be read, or 4 if only \
- permission is missing."
+Unreadable files are listed and skipped; the exit code is then 5, or 3 if none can be read, or 4 if \
+ permission is denied for all of them."
     )
 }
 
@@ -102,7 +102,7 @@ fn import_recording(args: &RecordingArgs) -> Outcome {
     let gathered = import_files(&args.sources, args.machine.as_deref(), args.times)?;
     let Some((first, last)) = gathered.tables.time_span() else {
         let is_denied = gathered.denied_count > 0 && gathered.denied_count == gathered.unreadable.len();
-        return Err(nothing_to_import(is_denied, "a reading of memory"));
+        return Err(nothing_to_import(is_denied, "any memory statistics"));
     };
     let started = ClockReading { realtime_ns: first, boottime_ns: gathered.boottime_ns(first) };
     let manifest = unknown_machine_manifest(started, args.page_size, &gathered.uname);
@@ -130,7 +130,11 @@ fn print_summary(
         "{}   {}{of}   {}   {}",
         output.display(),
         format_plural(readings, "reading"),
-        if after_ns > 0 { format!("over {}", format_duration(after_ns)) } else { "one moment".to_owned() },
+        if after_ns > 0 {
+            format!("over {}", format_duration(after_ns))
+        } else {
+            "one point in time".to_owned()
+        },
         format_bytes(Bytes(size))
     );
     writeln!(out, "{}", style.to_one_line(&line))?;
@@ -138,8 +142,10 @@ fn print_summary(
     for note in gathered.notes() {
         writeln!(out, "  {}", style.to_one_line(&note))?;
     }
-    let page_size =
-        format!("the page size ({} is assumed: --page-size)", format_bytes(Bytes(PageSize::DEFAULT.bytes())));
+    let page_size = format!(
+        "the page size (assuming {}; set it with --page-size)",
+        format_bytes(Bytes(PageSize::DEFAULT.bytes()))
+    );
     let mut absent = gathered.tables.absent_kinds();
     absent.push("settings");
     if gathered.uname.host_name.is_none() {
@@ -148,7 +154,7 @@ fn print_summary(
     if args.page_size.is_none() {
         absent.push(&page_size);
     }
-    writeln!(out, "  absent, because the files do not contain it: {}", absent.join(", "))?;
+    writeln!(out, "  missing from the files: {}", absent.join(", "))?;
     writeln!(out, "→ pagelab report {}", style.to_one_line(&output.display().to_string()))?;
     out.flush()?;
     Ok(())

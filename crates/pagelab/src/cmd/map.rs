@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(value_name = "MOMENT", default_value = "now")]
     moment: PathBuf,
 
-    /// A saved tree; same as giving it as MOMENT
+    /// Read a saved tree; same as passing it as MOMENT
     #[arg(long, value_name = "DIR|TAR")]
     root: Option<PathBuf>,
 
@@ -54,7 +54,7 @@ pub struct Args {
     #[arg(long)]
     check: bool,
 
-    /// Show the physical memory of one process: contiguous runs and folio sizes by mapping
+    /// Show the physical memory of one process: contiguous runs and folio sizes per mapping
     #[arg(long, help_heading = PROCESS, value_name = "PID", value_parser = parse_pid)]
     pid: Option<u32>,
 
@@ -82,7 +82,7 @@ pub struct Args {
         value_parser = choice(&COLOURS))]
     colours: ColourScheme,
 
-    /// Layout of pixels
+    /// Pixel layout
     #[arg(long, help_heading = PICTURE, default_value = "rows", value_parser = choice(&LAYOUTS))]
     layout: PixelLayout,
 
@@ -94,12 +94,12 @@ pub struct Args {
     #[arg(long, help_heading = PICTURE, value_name = "PAGES", default_value = "auto")]
     scale: String,
 
-    /// Pixels in a row [default: the power of two closest to a square]
+    /// Pixels per row [default: the power of two closest to a square]
     #[arg(long, help_heading = PICTURE, value_name = "PIXELS",
         value_parser = parse_bounded::<u64, 1, PIXELS_MAX>)]
     width: Option<u64>,
 
-    /// Colour of a pixel that represents several pages
+    /// Colour of a pixel that covers several pages
     #[arg(long, help_heading = PICTURE, default_value = "majority", value_parser = choice(&BLENDS))]
     blend: PixelBlend,
 
@@ -111,7 +111,7 @@ pub struct Args {
     #[arg(long, help_heading = PICTURE)]
     letters: bool,
 
-    /// Base page size of a saved tree that does not state it: 4K, 16K, 64K
+    /// Base page size, if the saved tree does not state it: 4K, 16K, 64K
     #[arg(long, value_name = "SIZE", value_parser = parse_page_size)]
     page_size: Option<PageSize>,
 
@@ -135,12 +135,12 @@ const LAYOUTS: [Choice<PixelLayout>; 3] = [
 const BLENDS: [Choice<PixelBlend>; 3] = [
     (&["majority"], "The most frequent class", PixelBlend::Majority),
     (&["mix"], "The mean colour", PixelBlend::Mix),
-    (&["worst"], "The class that obstructs large blocks most", PixelBlend::Worst),
+    (&["worst"], "The class that most obstructs large blocks", PixelBlend::Worst),
 ];
 
 /// Error of an option whose name has another meaning in the other commands.
 fn refuse_order(_: &str) -> Result<String, String> {
-    Err("--order is the buddy order in other commands; the order of pixels is --layout, for example \
+    Err("--order means the buddy order in other commands; the order of pixels is --layout, for example \
          --layout hilbert"
         .to_owned())
 }
@@ -207,7 +207,7 @@ fn resolve_request(args: &Args) -> Result<MapRequest, Failure> {
         ];
         return match others.iter().find(|(_, given)| *given) {
             Some((other, _)) => {
-                let why = "a process is read on the running machine, and has no picture";
+                let why = "a process is read on the running machine and shown without a picture";
                 Err(usage_error(&format!("--pid and {other} cannot be used together: {why}")))
             }
             None => Ok(MapRequest::Process(pid)),

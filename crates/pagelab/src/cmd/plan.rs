@@ -24,12 +24,12 @@ use crate::{output, value_parsers, walk_cost};
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Profile written by `pagelab profile`, or a text of misses by region
+    /// Profile written by `pagelab profile`, or a text file of misses per region
     #[arg(value_name = "PROFILE", required_unless_present = "calibrate")]
     pub file: Option<PathBuf>,
     #[command(flatten)]
     size: PlanSizeArgs,
-    /// Ranking key of regions; all but cost are controls
+    /// Ranking key for regions; all but cost serve as controls
     #[arg(long, default_value = "cost", value_parser = choice(&RANKINGS))]
     by: RankBy,
     /// Seed of --by random
@@ -39,19 +39,20 @@ pub struct Args {
     /// the profiled machine]
     #[arg(long, alias = "page", value_name = "SIZE", value_parser = size::parse_nonzero)]
     folio_size: Option<Bytes>,
-    /// Also plan file mappings and stacks
+    /// Also plan for file mappings and stacks
     #[arg(long)]
     files: bool,
-    /// Run time without and with all memory on huge pages, for example 12.4s,9.9s
+    /// Run time without huge pages and with all memory on huge pages, for example 12.4s,9.9s
     #[arg(long, value_name = "TIME,TIME", value_parser = parse_nonzero_times, group = "native")]
     pair: Option<(u64, u64)>,
-    /// With --pair, the system time of both runs, for example 1.2s,0.3s: it includes page faults
+    /// With --pair, the system time of both runs, which includes page faults, for example 1.2s,0.3s
     #[arg(long, value_name = "TIME,TIME", value_parser = parse_times, requires = "pair")]
     kernel: Option<(u64, u64)>,
     /// Run time without huge pages
     #[arg(long, value_name = "TIME", value_parser = duration::parse, group = "native")]
     base_time: Option<Duration>,
-    /// Measure the cost of page walks with two buffers of this size, and cache it; about 15 s [default: 1G]
+    /// Measure the cost of page walks with two buffers of this size, and cache the result; takes about 15 s
+    /// [default: 1G]
     #[arg(long, value_name = "SIZE", value_parser = size::parse_nonzero, num_args = 0..=1,
           default_missing_value = "1G", require_equals = true)]
     calibrate: Option<Bytes>,
@@ -78,7 +79,7 @@ pub(super) struct PlanSizeArgs {
     /// Plan the fewest regions that give this share of the total gain [default: 0.9]
     #[arg(long, value_name = "SHARE", value_parser = size::parse_nonzero_share)]
     share: Option<f64>,
-    /// Plan as many as fit into this much memory
+    /// Plan as many huge pages as fit into this much memory
     #[arg(long, value_name = "SIZE", value_parser = size::parse_nonzero)]
     budget: Option<Bytes>,
 }
@@ -95,7 +96,7 @@ impl PlanSizeArgs {
 
 /// Keys by which regions are ranked; the seed of a random order is that of `--seed`.
 const RANKINGS: [Choice<RankBy>; 4] = [
-    (&["cost"], "Time saved by a huge page, by the model", RankBy::Cost),
+    (&["cost"], "Predicted time saved per huge page", RankBy::Cost),
     (&["misses"], "Misses", RankBy::Misses),
     (&["accesses"], "Accesses, if the source counts them", RankBy::Accesses),
     (&["random"], "Random order", RankBy::Random(0)),

@@ -27,7 +27,7 @@ pub struct Args {
 enum Action {
     /// Show the regions of a profile as a table and a picture
     Show(show::Args),
-    /// Fetch QEMU for --source exact ahead of time
+    /// Download QEMU for --source exact in advance
     Setup(setup::Args),
     /// Split mappings for a profile (internal)
     #[command(hide = true)]

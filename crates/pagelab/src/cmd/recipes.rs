@@ -32,7 +32,7 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum RecipesAction {
-    /// List all recipes, with the question that each answers; the default
+    /// List all recipes with the question each one answers (the default)
     List,
     /// Print the file of a recipe
     Show {

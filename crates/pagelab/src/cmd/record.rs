@@ -52,7 +52,7 @@ const DEPTHS: [Choice<StackDepth>; 2] = [
     (&["kernel"], "Kernel functions", StackDepth::Kernel),
     (
         &["user"],
-        "Kernel functions and the program's frames, if it keeps frame pointers",
+        "Kernel functions and program frames, if built with frame pointers",
         StackDepth::KernelAndUser,
     ),
 ];
@@ -64,11 +64,11 @@ fn after_help() -> String {
         text += &format!("  {mark} {name:<13} {what}\n");
     }
     text + "
-The cost of each sample is recorded. Missed ticks are reported, never interpolated. After a kill, at most \
- one sample is missing.
+The cost of each sample is recorded. Missed ticks are reported, never interpolated. If pagelab is killed, \
+ at most one sample is lost.
 
 Examples:
-  pagelab record -o day.pagelab --for 12h          12 hours
+  pagelab record -o day.pagelab --for 1d           one day
   pagelab record -o now.pagelab --every 100ms      until Ctrl-C
   pagelab record -o s.pagelab --metrics default,slab,cgroups=/system.slice/*
   pagelab record -o m.pagelab --maps 1m            for pagelab map m.pagelab@2h

@@ -29,7 +29,7 @@ pub struct Args {
     /// Run files
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Print all details; -vv: also measures that are the same in all variants
+    /// Print all details; -vv also shows measures that are equal in all variants
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
     /// Print JSON (docs/json.md)
@@ -41,12 +41,12 @@ pub struct Args {
     /// Write tables as .csv files to a directory
     #[arg(long, alias = "csv", value_name = "DIR", conflicts_with = "verbose")]
     tables: Option<PathBuf>,
-    /// Performance loss accepted when the report states how much memory a program needs [default: the
-    /// recipe's, else 5%]
+    /// Performance loss accepted when reporting how much memory a program needs [default: the recipe's, else
+    /// 5%]
     #[arg(long, value_name = "SHARE", value_parser = size::parse_nonzero_share)]
     loss: Option<f64>,
-    /// Write an experiment to DIR for other tools; FORMAT is perf-csv: times, and lines of `perf stat -x,`,
-    /// by workload
+    /// Write an experiment to DIR for other tools; FORMAT is perf-csv: times and `perf stat -x,` lines, by
+    /// workload
     #[arg(long, num_args = 2, value_names = ["FORMAT", "DIR"],
           conflicts_with_all = ["json", "html", "tables", "verbose", "loss", "force"])]
     export: Option<Vec<OsString>>,
@@ -65,13 +65,13 @@ Examples:
   pagelab report --export perf-csv dir thp.pagelab
                                              for other tools (docs/compare.md)
 
-A file that is still being written, or whose writer was killed, is readable; the report states it.
+A file that is still being written, or whose writer was killed, can be read; the report says so.
 
 To query findings, zones or meminfo with other tools, use --tables: the run file stores a snapshot as one \
  packed value.
 
-A file is held in memory while it is shown, about 30 bytes per sample. Several files are read one after \
- another, but a page of --html holds all of them.";
+A file is held in memory while it is shown, about 30 bytes per sample. Several files are read one at a \
+ time, but an --html page holds all of them.";
 
 /// Reads the files one after the other and shows each. An unreadable file does not hide the others.
 pub fn run(args: &Args) -> Outcome {
@@ -237,8 +237,8 @@ impl ReportOutput {
                 let alone = simulated.or_else(|| traces.first().map(TraceInfo::to_html_report));
                 let page = match alone {
                     Some(_) if runs.len() > 1 => {
-                        let text = "--html: a simulated experiment or a trace needs a page of its own; hint: \
-                                    give its file alone";
+                        let text = "--html: a simulated experiment or a trace needs a page of its own; \
+                                    hint: pass only that file";
                         return Err(super::usage_error(text));
                     }
                     Some(report) => html::sim::render_page(&report),

@@ -31,8 +31,8 @@ Examples:
   pagelab restore --dry-run    list the changes and who made them
   pagelab restore              restore them; system settings require root
 
-A pagelab that is killed (kill -9) leaves a journal of its changes and temporary files. restore undoes the \
- changes and removes the files. A pagelab that still runs is not touched.";
+A pagelab process that is killed (kill -9) leaves temporary files and a journal of its changes. restore \
+ undoes the changes and removes the files. Processes that still run are not touched.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
@@ -153,7 +153,7 @@ fn to_text(report: &RestoreReport, leftovers: &[LeftoverOutcome], dry_run: bool,
         };
         let word = style.paint_alert("rejected");
         let (path, reason) = (rejected.path.display(), &rejected.reason);
-        text += &format!("{word}  {path}  {reason}; nothing was written for it; {kept_as}\n");
+        text += &format!("{word}  {path}  {reason}; no setting was written; {kept_as}\n");
     }
     for path in &report.quarantined {
         let path = path.display();
@@ -185,18 +185,18 @@ fn outcome_text(outcome: &ChangeOutcome) -> String {
             format!("{found} → {original}{more}")
         }
         (UndoOutcome::LeftUnchanged, Some(found), _, Some(original)) => {
-            format!("stays {found}, {detail}; was {original}")
+            format!("now {found}, {detail}; was {original}")
         }
         (UndoOutcome::Failed, _, _, Some(original)) => {
-            format!("not back at {original}: {detail}; try again later")
+            format!("cannot restore {original}: {detail}; try again later")
         }
         (UndoOutcome::OneWay, ..) if !detail.is_empty() => detail.clone(),
-        (UndoOutcome::OneWay, ..) => "was already started and cannot be undone".to_owned(),
+        (UndoOutcome::OneWay, ..) => "already started, cannot be undone".to_owned(),
         (UndoOutcome::OwnerRunning, _, Some(ours), Some(original)) => {
-            format!("{ours}, will go back to {original}")
+            format!("{ours}, reverts to {original}")
         }
-        (UndoOutcome::OwnerRunning, ..) if *path == outcome.label => "is under way".to_owned(),
-        (UndoOutcome::OtherBoot, ..) => "ended with the boot that it was made in".to_owned(),
+        (UndoOutcome::OwnerRunning, ..) if *path == outcome.label => "in progress".to_owned(),
+        (UndoOutcome::OtherBoot, ..) => "ended with the reboot".to_owned(),
         _ if detail.is_empty() => path.clone(),
         _ => format!("{path}: {detail}"),
     }
@@ -211,7 +211,7 @@ fn owner_text(journal: &JournalReport) -> String {
     match journal.liveness {
         Liveness::Live => format!("held by {name}"),
         Liveness::Killed => format!("left by {name}, killed"),
-        Liveness::OtherBoot => format!("{name}, an earlier boot"),
+        Liveness::OtherBoot => format!("{name}, from an earlier boot"),
     }
 }
 
@@ -306,8 +306,8 @@ mod tests {
                 detail,
             })
         };
-        assert_eq!(outcome_of(UndoOutcome::OneWay, ""), "was already started and cannot be undone");
+        assert_eq!(outcome_of(UndoOutcome::OneWay, ""), "already started, cannot be undone");
         assert_eq!(outcome_of(UndoOutcome::OneWay, "nothing is left of it"), "nothing is left of it");
-        assert_eq!(outcome_of(UndoOutcome::OwnerRunning, ""), "is under way");
+        assert_eq!(outcome_of(UndoOutcome::OwnerRunning, ""), "in progress");
     }
 }

@@ -68,11 +68,11 @@ pub struct Args {
     #[arg(value_name = "RECIPE", required_unless_present = "resume")]
     recipe: Option<String>,
 
-    /// Small, short trials: check that everything works, without a verdict
+    /// Run small, short trials to check that everything works; gives no verdict
     #[arg(long)]
     quick: bool,
 
-    /// Counted rounds [default: the recipe's]
+    /// Number of counted rounds [default: the recipe's]
     #[arg(long, value_name = "N", value_parser = parse_bounded::<u32, 1, 10_000>)]
     repeats: Option<u32>,
 
@@ -94,7 +94,7 @@ pub struct Args {
     swap_dir: Option<PathBuf>,
 
     /// If hardware counters are not available, also run each workload once per variant with a modelled TLB,
-    /// which takes about 26 times as long as a trial; its figures are the measures model.…
+    /// which takes about 26 times as long as a trial; its results are the measures model.…
     #[arg(long)]
     model: bool,
 
@@ -140,9 +140,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
 /// Runs a recipe of the simulator, which has seeds instead of rounds.
 fn run_simulated(args: &Args, origin: &str, text: &str) -> Result<u8, Failure> {
     if !args.command.is_empty() || args.swap_dir.is_some() || args.model {
-        return Err(usage_error(
-            "this recipe is simulated: a program, --swap-dir and --model have no meaning",
-        ));
+        return Err(usage_error("this recipe is simulated: a program, --swap-dir and --model do not apply"));
     }
     let asked = RecipeOverrides { quick: args.quick, seeds: args.repeats, ..Default::default() };
     if args.dry_run {
@@ -204,7 +202,7 @@ pub fn resume(path: &Path, json: bool) -> Result<u8, Failure> {
         return session::resume_open(path, (writer, &run), &experiment.plan, &options);
     }
     let Some(experiment) = &run.experiment else {
-        return Err(bad("it holds no experiment; hint: create one with `pagelab run RECIPE`"));
+        return Err(bad("it contains no experiment; hint: create one with `pagelab run RECIPE`"));
     };
     let asked = Cli::try_parse_from(&run.manifest.command_line).ok();
     let args = match asked.map(|cli| cli.command) {
@@ -217,12 +215,12 @@ pub fn resume(path: &Path, json: bool) -> Result<u8, Failure> {
             ));
         }
         _ => {
-            return Err(bad("its command line is not one of `pagelab run` or `tune`; hint: start a new run"));
+            return Err(bad("it was not created by `pagelab run` or `pagelab tune`; hint: start a new run"));
         }
     };
     let plan = &experiment.plan;
     let recipe = Recipe::parse(&plan.origin, &plan.recipe)
-        .map_err(|error| bad(&format!("this version does not accept its recipe:\n{error}")))?;
+        .map_err(|error| bad(&format!("this version rejects its recipe:\n{error}")))?;
     let resolved = match &args {
         Some(args) => resolve_recipe(args, recipe)?,
         None => ResolvedExperiment::resolve(recipe, &ExperimentOverrides::default())
@@ -270,7 +268,7 @@ impl HostExperiment<'_> {
         };
         let is_modelled = has_model && !processor_model::has_tlb_counters(snapshot);
         if has_model && !is_modelled {
-            output::print_note("model: hardware counters are available, so nothing is modelled");
+            output::print_note("model: not needed, hardware counters are available");
         }
         let mut setup = SetupProgress { stop: stop.clone(), is_verbose: true };
         let context = TrialContext {
@@ -313,7 +311,7 @@ fn print_processor(machine: &pagelab_model::Machine, snapshot: &Snapshot) {
     let Some(counters) = counters else { return };
     let text = match &counters.state {
         Ok(found) => found.clone(),
-        Err(absence) => format!("none of the hardware: {}", absence.reason_and_hint()),
+        Err(absence) => format!("no hardware counters: {}", absence.reason_and_hint()),
     };
     output::print_note(&format!("counters  {text}"));
 }
@@ -324,7 +322,7 @@ fn print_end(path: &Path, command: &str, end: &SessionEnd, report_exit: Exit) ->
     if let Some(signal) = end.stopped_by {
         let why = pagelab_host::capture::signal_name(signal);
         output::warn(&format!(
-            "note: stopped by {why}; {} trials are kept in {name}, {} are left; all settings are restored\n  \
+            "note: stopped by {why}; {} trials are saved in {name}, {} remain; all settings are restored\n  \
              resume with: pagelab {command} --resume {name}",
             end.trials.len(),
             end.remaining
@@ -334,7 +332,7 @@ fn print_end(path: &Path, command: &str, end: &SessionEnd, report_exit: Exit) ->
     let lost = end.lost_count();
     if lost > 0 {
         output::warn(&format!(
-            "note: {} lost, and again when repeated\n  repeat with: pagelab {command} --resume {name}",
+            "note: {} lost, also when repeated\n  repeat with: pagelab {command} --resume {name}",
             format_plural(lost as u64, "trial")
         ));
     }

@@ -32,11 +32,11 @@ Examples:
   pagelab sim demo                           an allocator step by step
   pagelab sim replay t.pagelab --policy mobility,standard
 
-docs/sim.md describes what is simulated, and which kernels it follows.";
+docs/sim.md describes what is simulated, and which kernel versions it models.";
 
 #[derive(Debug, clap::Subcommand)]
 enum SimAction {
-    /// Run one load under one scheme, or a recipe of the simulator
+    /// Run one load under one scheme, or a simulator recipe
     Run(run::Args),
     /// Compare schemes under one load, with the same seeds
     Compare(compare::Args),
@@ -46,7 +46,7 @@ enum SimAction {
     List(list::Args),
     /// Measure the speed of the simulated allocators, interleaved in one run
     Bench(bench::Args),
-    /// Show a small memory step by step, on the terminal or as an HTML page
+    /// Step through a small memory, on the terminal or as an HTML page
     Demo(demo::Args),
     /// Replay a recorded trace of the page allocator under simulated policies
     Replay(replay::Args),

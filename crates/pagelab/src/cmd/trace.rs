@@ -22,7 +22,7 @@ docs/trace.md describes what is recorded, its overhead and its limits.";
 
 #[derive(Debug, clap::Subcommand)]
 enum TraceAction {
-    /// Record each allocation and free of the machine to a run file
+    /// Record every page allocation and free to a run file
     Record(record::Args),
     /// Show the contents of a trace
     Info(info::Args),

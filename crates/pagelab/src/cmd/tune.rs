@@ -33,9 +33,9 @@ Examples:
   pagelab tune --dry-run -- ./server     print the plan
   pagelab tune --resume x.pagelab        resume after Ctrl-C or a kill
 
-All arms (none, plan, all) run under a supervisor of pagelab, so its overhead cancels out. Each trial is \
- written as soon as it ends. \
- The answer may be that huge pages do not help.
+All arms (none, plan, all) run under pagelab's supervisor, so its overhead cancels out. Each trial is \
+ written as soon as it ends. The answer may be that huge pages do not help. Exit code 0: measured, whatever \
+ the answer; 1: with --pid, the process has no memory that huge pages could back; 5: some trials failed.
 
 docs/tune.md
 ";
@@ -60,16 +60,16 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = parse_bounded::<u32, 1, 10_000>)]
     repeats: u32,
 
-    /// Also measure 8, 16, 32 … huge pages, and as many random and most-used ones
+    /// Also measure 8, 16, 32 … huge pages, and equal numbers of random and most-used ones
     #[arg(long)]
     curve: bool,
 
-    /// Two rounds without warm-up: check that everything works, without a verdict
+    /// Run two rounds without warm-up to check that everything works; gives no verdict
     #[arg(long, conflicts_with = "repeats")]
     quick: bool,
 
-    /// Judge by a figure that the program prints, instead of its run time: the text around it, for example
-    /// "took {} s"
+    /// Judge by a figure that the program prints instead of its run time; TEXT is the text around it, for
+    /// example "took {} s"
     #[arg(long, value_name = "TEXT")]
     figure: Option<String>,
 
@@ -86,13 +86,13 @@ pub struct Args {
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration::parse)]
     time_limit: Duration,
 
-    /// Tune a running process: its huge pages are collapsed and split, without a restart
+    /// Tune a running process: collapse and split its huge pages, without a restart
     #[arg(long, value_name = "PID", conflicts_with_all = ["command", "curve"], requires = "metric",
         value_parser = parse_pid)]
     pid: Option<u32>,
 
-    /// With --pid, shell command that loads the process; its last line of output is a number, the judged
-    /// figure, or it prints nothing, and its run time is judged
+    /// With --pid, shell command that puts load on the process. If its last line of output is a number, that
+    /// figure is judged; if it prints nothing, its run time is
     #[arg(long, value_name = "CMD", requires = "pid")]
     metric: Option<String>,
 

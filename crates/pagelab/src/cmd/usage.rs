@@ -39,7 +39,7 @@ const STATISTICS: [Choice<&'static [Stat]>; 5] = [
 ];
 
 const AFTER_HELP: &str = "\
-Columns, of every reading of meminfo and vmstat:
+Columns, from each reading of meminfo and vmstat:
   total, free   MemTotal, MemFree
   used          total - free
   cached        Buffers + Cached + SwapCached: the page cache
@@ -47,15 +47,16 @@ Columns, of every reading of meminfo and vmstat:
   minor/s       minor page faults: growth of pgfault - pgmajfault
   major/s       major page faults: growth of pgmajfault
 
-Means are weighted by time: a sample counts for half the time to its neighbours, so missed ticks do not bias \
- them. Formulas and sources: docs/usage.md.
+Means are weighted by time: each sample counts for half the time to each neighbour, so missed ticks do not \
+ bias them. Formulas and sources: docs/usage.md.
 
 Examples:
   pagelab usage *.pagelab               one line per machine
   pagelab usage -v day.pagelab          minimum, maximum and 95th percentile
   pagelab usage --csv *.pagelab         for a spreadsheet
 
-Unreadable files are listed and skipped; the exit code is then 3, or 4 if only permission is missing.";
+Unreadable files are listed and skipped; the exit code is then 3, or 4 if permission is denied for all of \
+ them.";
 
 /// Reads the files one after the other; keeps only a line of each.
 pub fn run(args: &Args) -> Outcome {

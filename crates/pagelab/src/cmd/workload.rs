@@ -56,7 +56,7 @@ Examples:
   pagelab workload redis --keys 5000000               run it once
   pagelab workload ./own.toml                         your own manifest
 
-Needs no root, and changes no settings of the machine.";
+Needs no root and changes no settings of the machine.";
 
 impl clap::Args for Args {
     fn augment_args(command: clap::Command) -> clap::Command {
@@ -231,7 +231,7 @@ fn run_explained(options: &WorkloadOptions) -> Outcome {
     done.map_err(|failed| workload_failure(workload, &failed))?;
     match space {
         Some(space) => process::print_space(&space?, false),
-        None => Err(Failure::cannot(FailureKind::Bug, "explain the mapping", "it was not read")),
+        None => Err(Failure::cannot(FailureKind::Bug, "explain the mapping", "its mapping was not read")),
     }
 }
 
@@ -245,8 +245,8 @@ fn list_text() -> String {
     page.add_gap();
     external::write_list(&mut page);
     page.add_gap();
-    page.add_line("pagelab workload NAME         runs it: one line of JSON");
-    page.add_line("pagelab workload NAME --help  its options and its generator");
+    page.add_line("pagelab workload NAME         run it: prints one line of JSON");
+    page.add_line("pagelab workload NAME --help  show its options and its generator");
     page.into_text()
 }
 

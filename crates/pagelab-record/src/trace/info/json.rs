@@ -37,7 +37,7 @@ pub fn put_info(object: JsonObject, info: &TraceInfo) -> JsonObject {
         .field("started_realtime_ns", info.manifest.started.realtime_ns)
         .field("ending", ending)
         .optional("ended_after_ns", after_ns, killed)
-        .optional("end_reason", why, "it was not stopped early")
+        .optional("end_reason", why, "the recording was not stopped early")
         .field("backend", info.head.backend.name())
         .field("machine", machine_json(info))
         .field("events", info.events())
@@ -49,7 +49,7 @@ pub fn put_info(object: JsonObject, info: &TraceInfo) -> JsonObject {
         .field("block_bytes", info.packed_bytes)
         .field("raw_bytes", info.raw_bytes)
         .field("file_bytes", info.file_bytes)
-        .optional("bytes_per_event", info.bytes_per_event(), "no event")
+        .optional("bytes_per_event", info.bytes_per_event(), "no events")
         .field("lost", info.lost_events())
         .field("losses", to_array(&info.losses, loss_json))
         .field("buddyinfo_samples", info.samples.len() as u64)
@@ -57,7 +57,7 @@ pub fn put_info(object: JsonObject, info: &TraceInfo) -> JsonObject {
         .field("allocations", allocations_json(info))
         .field("frees", frees_json(info))
         .field("threads", threads_json(info))
-        .optional("snapshot", snapshot_json(info), "it was not recorded")
+        .optional("snapshot", snapshot_json(info), "not recorded")
         .optional("freed_pages", freed, "the trace contains more frames than can be tracked")
         .optional("recorder", info.end.as_ref().map(recorder_json), killed)
 }
@@ -95,7 +95,7 @@ fn loss_json(loss: &LostEvents) -> JsonObject {
     let cpu = (loss.cpu != LostEvents::CPU_UNKNOWN).then_some(loss.cpu);
     JsonObject::new()
         .field("at_ns", loss.at_ns)
-        .optional("cpu", cpu, "at the end: the kernel reports only their sum")
+        .optional("cpu", cpu, "lost at the end: the kernel reports only the total")
         .field("events", loss.events)
 }
 
@@ -144,7 +144,7 @@ fn freed_json(freed: &FreeOrigins) -> JsonObject {
         .field("before", freed.in_use_before)
         .field("unknown", freed.unknown)
         .field("allocated_untraced", freed.allocated_untraced)
-        .optional("hole_share", freed.untraced_share(), "no free")
+        .optional("hole_share", freed.untraced_share(), "no frees")
 }
 
 fn recorder_json(end: &TraceSummary) -> JsonObject {
@@ -152,8 +152,8 @@ fn recorder_json(end: &TraceSummary) -> JsonObject {
     let kind = |kind: &TracepointCounts| {
         JsonObject::new()
             .field("tracepoint", kind.name.clone())
-            .optional("occurred", kind.occurred, "ftrace counts by buffer")
-            .optional("lost", kind.lost, "ftrace counts by buffer, and a kernel before 6.0 not at all")
+            .optional("occurred", kind.occurred, "ftrace counts by buffer, not by tracepoint")
+            .optional("lost", kind.lost, "ftrace counts by buffer; with perf, the count needs Linux 6.0")
             .field("delivered", kind.delivered)
             .field("by_recorder", kind.by_recorder)
     };

@@ -61,7 +61,7 @@ pub fn events_text(info: &TraceInfo) -> String {
 /// Losses, and the end of the recording.
 pub fn ending_text(info: &TraceInfo) -> String {
     let lost = match info.lost_events() {
-        0 => "nothing was lost".to_owned(),
+        0 => "no events were lost".to_owned(),
         lost => {
             let share = format_percent(lost as f64 / (lost + info.events()) as f64);
             format!("{} events were lost, {share}: the ring buffers were full", format_count(lost.into()))
@@ -144,14 +144,12 @@ fn write_threads(info: &TraceInfo, threads_max: usize, output: &mut TextReport) 
     output.add_table(0, &columns, &rows);
     if info.names.is_empty() && !rows.is_empty() {
         let text = match info.ending {
-            RunEnd::NotClosed => {
-                "threads have only numbers: the recorder was killed before it stored their names"
-            }
-            _ => "threads have only numbers: their names were not read",
+            RunEnd::NotClosed => "no thread names: the recorder was killed before it stored them",
+            _ => "no thread names: they were not read",
         };
         output.add_dim_text(text);
     } else if rows.iter().any(|row| row.get(1).is_some_and(|name| name == "–")) {
-        output.add_dim_text("– exited before its name was read");
+        output.add_dim_text("–: exited before its name was read");
     }
 }
 
@@ -208,8 +206,8 @@ fn write_recorder(info: &TraceInfo, output: &mut TextReport) {
         let freed_pages: u64 = info.account.freed_by_order.values().map(|amount| amount.pages).sum();
         let share = |seen: u64, of: u64| format_percent(seen as f64 / of.max(1) as f64);
         let text = format!(
-            "the trace has {} of {} allocated pages and {} of {} freed pages; the rest are the recorder's \
-             own and bulk allocations, which have no tracepoint",
+            "the trace covers {} of {} allocated pages and {} of {} freed pages; the rest are the \
+             recorder's own pages and bulk allocations, which have no tracepoint",
             share(allocated_pages, allocated),
             format_count(allocated.into()),
             share(freed_pages, freed),

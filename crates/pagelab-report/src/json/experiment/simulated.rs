@@ -13,10 +13,10 @@ use crate::json::object::{JsonObject, to_array};
 
 fields! { fn configuration_fields(of: SimulatedWorkload);
     "machine": string, "the simulated machine" => of.machine.as_str();
-    "kernelcore_bytes": integer (null: "default of the machine"), "memory outside of the movable zone" =>
+    "kernelcore_bytes": integer (null: "the machine's default"), "memory outside ZONE_MOVABLE" =>
         of.kernelcore;
     "load": string, "the load" => of.load.as_str();
-    "parameters": array, "`name`, `value`: those that differ from the default" =>
+    "parameters": array, "parameters that differ from the default: `name`, `value`" =>
         to_array(&of.parameters, |(name, value)| {
             JsonObject::new().field("name", name.as_str()).field("value", *value)
         });
@@ -36,9 +36,9 @@ pub(super) fn grid_json(plan: &Plan) -> Option<JsonObject> {
 }
 
 fields! { fn series_fields(of: TrialSeries);
-    "name": string, "name of the value" => of.name.as_str();
-    "over": string, "the quantity on its axis" => of.over.as_str();
-    "points_ppm": array, "pairs of position and value in millionths" =>
+    "name": string, "name of the series" => of.name.as_str();
+    "over": string, "quantity on the x axis" => of.over.as_str();
+    "points_ppm": array, "pairs of position and value, in millionths" =>
         of.points.iter().map(|&(at, value)| vec![at as i64, value]).collect::<Value>();
 }
 
@@ -48,9 +48,10 @@ pub(super) fn interval_json(interval: RankInterval) -> Value {
 }
 
 fields! { fn difference_fields(of: PairedDifference);
-    "pairs": integer, "seeds with both" => of.pairs;
-    "middle": number, "the estimate of Hodges and Lehmann" => of.hodges_lehmann;
-    "interval": object (null: "fewer than 6 pairs"), "by Wilcoxon's signed ranks: `low`, `high`, `level`" =>
+    "pairs": integer, "seeds with a value of both variants" => of.pairs;
+    "middle": number, "Hodges–Lehmann estimate" => of.hodges_lehmann;
+    "interval": object (null: "fewer than 6 pairs"),
+        "interval of Wilcoxon's signed-rank test: `low`, `high`, `level`" =>
         of.interval.map(interval_json);
     "verdict": string, "`more`, `less`, `not_seen`, `same` (0 for every seed), `too_few`" =>
         difference_slug(of.verdict);
@@ -69,7 +70,7 @@ fn difference_slug(verdict: DifferenceVerdict) -> &'static str {
 
 pub(super) fn differences_json(count: &DifferenceCount) -> JsonObject {
     JsonObject::new()
-        .optional("noise_floor", None::<f64>, "pairs of a seed have none: equal trials are equal bit by bit")
+        .optional("noise_floor", None::<f64>, "none: simulated trials with the same seed are bit-identical")
         .field("judged", count.judged)
         .field("wide", count.wide)
         .field("missed_by_chance", count.missed_by_chance)
@@ -90,18 +91,19 @@ pub(super) fn sweep_json(experiment: &Experiment) -> Option<JsonObject> {
 }
 
 fields! { fn influence_fields(of: FactorInfluence);
-    "name": string, "the varied factor" => of.name.as_str();
-    "levels": integer, "different values" => of.levels;
-    "share": number, "of the variance of the figure's ranks that it explains" => of.variance_share;
-    "rho": number (null: "its values are not numbers"), "Spearman's correlation" => of.spearman_rho;
-    "chance": number, "how often a shuffled order explains as much" => of.p_value;
+    "name": string, "name of the factor" => of.name.as_str();
+    "levels": integer, "number of distinct values" => of.levels;
+    "share": number, "share of the variance of the figure's ranks that the factor explains" =>
+        of.variance_share;
+    "rho": number (null: "the values are not numbers"), "Spearman's correlation" => of.spearman_rho;
+    "chance": number, "p-value: how often a random order explains as much" => of.p_value;
     "chance_least": number,
-        "the minimum of `chance` for this number of points: above 0.05 nothing can be detected" =>
+        "smallest possible `chance` for this number of points; above 0.05, no influence can be detected" =>
         of.p_value_min;
 }
 
 fields! { fn point_fields(of: SweepPoint);
     "point": integer, "index of the point" => of.point;
-    "median": number, "of the figure, over the seeds" => of.median;
+    "median": number, "median of the figure over the seeds" => of.median;
     "seeds": integer, "number of seeds" => of.seeds;
 }

@@ -42,7 +42,7 @@ fn every_line_of_a_map_is_explained() {
           addresses · permissions (read, write, execute; p private, s shared) · size ·
           resident · THP eligibility (THPeligible of smaps)
           400000-401000  r-xp  4 KiB  resident 4 KiB  huge pages: no
-              text: instructions of /bin/lab, shared by all its processes. Too small for
+              text: code of /bin/lab, shared by all processes that map it. Too small for
               huge pages: it contains no aligned block of 2 MiB
               … 1 GiB not mapped …
           400ff000-40100000  ---p  4 KiB  resident 0 B  huge pages: no
@@ -50,7 +50,7 @@ fn every_line_of_a_map_is_explained() {
               neighbour
           40100000-80100000  rw-p  1 GiB  resident 4 MiB  huge pages: no
               THE MAPPING UNDER TEST: anonymous, private; 4 MiB dirty, no huge pages. No
-              huge pages: the mode is madvise, without MADV_HUGEPAGE
+              huge pages: the mode is madvise, and MADV_HUGEPAGE is not set
               … 128 TiB not mapped …
           7ffd00000000-7ffd00021000  rw-p  132 KiB  resident 16 KiB  huge pages: no
               stack of the main thread: grows down to its limit; the kernel keeps a gap

@@ -36,8 +36,8 @@ pub(super) fn write_detail(
         }
         if shown_measures.unchanged_count > 0 {
             let text = match shown_measures.unchanged_count {
-                1 => "1 measure that no variant changes is not shown: -vv".to_owned(),
-                same => format!("{same} measures that no variant changes are not shown: -vv"),
+                1 => "not shown: 1 measure that no variant changes (-vv)".to_owned(),
+                same => format!("not shown: {same} measures that no variant changes (-vv)"),
             };
             output.add_dim_indented(&text);
         }
@@ -197,7 +197,7 @@ fn write_absent_measures(output: &mut TextReport, workload_effects: &WorkloadEff
 }
 
 fn write_commands(output: &mut TextReport, plan: &Plan) {
-    output.add_heading("what ran");
+    output.add_heading("commands and settings");
     for head in &plan.workloads {
         let command = head.command.join(" ");
         let first = format!("  {}  ", output.style().clip_name(&head.name, NAME_MAX));
@@ -209,7 +209,7 @@ fn write_commands(output: &mut TextReport, plan: &Plan) {
     for variant in &plan.variants {
         let settings: Vec<String> =
             variant.settings.iter().map(|(key, value)| format!("{key} = {value}")).collect();
-        let text = if settings.is_empty() { "nothing is set".to_owned() } else { settings.join(", ") };
+        let text = if settings.is_empty() { "no settings".to_owned() } else { settings.join(", ") };
         let first = format!("  {}  ", output.style().clip_name(&variant.name, NAME_MAX));
         output.add_paragraph(&first, &output.style().clip_name(&text, TEXT_MAX));
     }
@@ -229,7 +229,7 @@ const MEASURE_GROUPS: [(&str, &str); 17] = [
     (measures::PHASE_PREFIX, "measured phase"),
     (measures::COUNTER_PREFIX, "perf"),
     ("rusage.", "rusage"),
-    ("group.", "its group"),
+    ("group.", "cgroup"),
     ("vmstat.", "vmstat"),
     ("thp.", "THP by size"),
     ("huge.", "huge pages"),
@@ -294,9 +294,9 @@ pub(super) fn write_hardware(output: &mut TextReport, run: &Run, effects: &Exper
     let of = available + unavailable.iter().map(|(_, count)| count).sum::<usize>();
     let reasons: Vec<String> = unavailable
         .iter()
-        .map(|(why, count)| format!("; {count} not: {}", clip_name(why, TEXT_MAX)))
+        .map(|(why, count)| format!("; {count} not available: {}", clip_name(why, TEXT_MAX)))
         .collect();
-    let text = format!("{available} of {of} could be read{}", reasons.concat());
+    let text = format!("{available} of {of} available{}", reasons.concat());
     output.add_dim_paragraph("counters  ", &output.style().to_one_line(&text));
 }
 
@@ -316,7 +316,7 @@ pub(super) fn write_first_touch(output: &mut TextReport, plan: &Plan, effects: &
         let rest = (middle(measures::CPU_SYSTEM, variant)? - touch).max(0.0);
         let name = clip_name(&plan.variants[variant].name, VARIANT_MAX);
         let name = output.style().to_one_line(&name);
-        Some(format!("{name} {} of first touch, {} else", time(touch), time(rest)))
+        Some(format!("{name} {} in first touch, {} elsewhere", time(touch), time(rest)))
     };
     let facts: Vec<String> = (0..plan.variants.len()).filter_map(fact).take(VARIANTS_SHOWN_MAX).collect();
     if !facts.is_empty() {

@@ -25,7 +25,7 @@ pub(super) fn write_failures(output: &mut TextReport, experiment: &Experiment, v
     let planned = experiment.plan.schedule.len();
     if done < planned {
         let missing = format_count((planned - done) as u128);
-        let text = format!("{missing} of {} trials are left", format_count(planned as u128));
+        let text = format!("{missing} of {} trials are missing", format_count(planned as u128));
         output.add_paragraph(&format!("{}  ", output.style().paint_alert("NOT FINISHED")), &text);
     }
 }

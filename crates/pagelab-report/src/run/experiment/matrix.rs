@@ -57,8 +57,8 @@ pub(super) fn write_matrix(output: &mut TextReport, run: &Run, plan: &Plan, effe
     }
     let names: Vec<String> = columns.iter().map(|(title, of)| format!("{title} {}", of.name)).collect();
     output.add_dim_indented(&format!(
-        "multiples of {}, whose row has its values; + if it has none; · ░ ▒ ▓ from 1.25, 2, 4, 16 times \
-         more or less: {}",
+        "relative to {}, whose row shows its values; + where its value is zero; · ░ ▒ ▓: at least 1.25, 2, \
+         4, 16 times more or less; columns: {}",
         output
             .style()
             .clip_name(plan.baseline.map_or("", |baseline| &plan.variants[baseline].name), NAME_MAX),

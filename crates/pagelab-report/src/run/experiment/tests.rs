@@ -42,11 +42,11 @@ fn an_experiment_that_was_ended_says_so() {
     experiment.trials.truncate(30);
     experiment.trials[29].end = TrialEnd::Stopped;
     let text = render_experiment(&run(experiment), SUMMARY, TextStyle::PLAIN);
-    assert!(text.contains("NOT FINISHED  91 of 120 trials are left"), "{text}");
+    assert!(text.contains("NOT FINISHED  91 of 120 trials are missing"), "{text}");
     let mut nothing = thp_modes_experiment();
     nothing.trials.clear();
     let text = render_experiment(&run(nothing), SUMMARY, TextStyle::PLAIN);
-    assert!(text.contains("nothing was measured: no trial of it completed"), "{text}");
+    assert!(text.contains("nothing was measured: no trial completed"), "{text}");
 }
 
 #[test]

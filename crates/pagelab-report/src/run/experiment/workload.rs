@@ -35,7 +35,7 @@ pub(super) fn write_workload(
     let style = output.style();
     let name = style.paint_bold(&style.clip_name(&workload.name, NAME_MAX));
     let Some(judging_measure) = effects.primary_measure() else {
-        output.add_paragraph(&format!("{name}   "), "nothing was measured: no trial of it completed");
+        output.add_paragraph(&format!("{name}   "), "nothing was measured: no trial completed");
         return;
     };
     output.add_paragraph(&format!("{name}   "), &answer_sentence(plan, effects, judging_measure));
@@ -44,7 +44,7 @@ pub(super) fn write_workload(
         vec![format!("by {}", style.clip_name(&display_measure_name(&judging_measure.name), NAME_MAX))];
     facts.push(match &judging_measure.noise_floor {
         Ok(noise) => {
-            let of = if noise.is_pooled { " of all workloads" } else { "" };
+            let of = if noise.is_pooled { " across all workloads" } else { "" };
             format!("noise floor {} ({} pairs of equal runs{of})", format_noise_floor(noise), noise.pairs)
         }
         Err(absence) => format!("noise floor unknown: {}", absence.reason()),
@@ -110,7 +110,7 @@ fn answer_sentence(plan: &Plan, effects: &WorkloadEffects, judging_measure: &Mea
     let Some((variant, effect)) = shown else {
         return match plan.variants.len() {
             0 | 1 => plan.baseline.map_or(String::new(), |baseline| median_text(judging_measure, baseline)),
-            _ => "no variant is comparable with the baseline".to_owned(),
+            _ => "no variant can be compared with the baseline".to_owned(),
         };
     };
     let is_decided = effect.verdict.is_difference();
@@ -144,7 +144,7 @@ fn contrary_time_text(
         judging_measure.name == measures::MERIT && !by_merit.verdict.is_void() && by_merit.speed_up().0 > 1.0;
     let ratio = effects.measure(measures::WALL)?.effect(variant)?.ratio;
     (is_faster && ratio > LONGER_RUN_RATIO)
-        .then(|| format!("while its whole run takes {}× as long", format_ratio(ratio, None)))
+        .then(|| format!("but its whole run takes {}× as long", format_ratio(ratio, None)))
 }
 
 /// Describes a workload that no variant makes faster: the range of slow-downs.

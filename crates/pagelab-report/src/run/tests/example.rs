@@ -112,7 +112,7 @@ fn stacks() -> FallbackStacks {
         ],
         overflow: FallbackCounts { events: 4, ..FallbackCounts::default() },
         lost: 7,
-        notes: vec!["user frames are files and offsets; symbols are not read".to_owned()],
+        notes: vec!["user frames are shown as file and offset; symbols are not resolved".to_owned()],
     }
 }
 

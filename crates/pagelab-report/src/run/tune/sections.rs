@@ -124,7 +124,7 @@ pub(super) fn write_counters(
         })
         .add_narrowed_to(output, 2, &counters[..counters.len() - left_out], &[&[0, 1, 2, 3], &[0, 1, 2]]);
     if left_out > 0 {
-        output.add_dim_indented(&format!("{left_out} more with -v"));
+        output.add_dim_indented(&format!("not shown: {left_out} more (-v)"));
     }
 }
 
@@ -139,7 +139,7 @@ fn recount_absence_reason(source: ProfileSource, tune: &TuningRun) -> &'static s
     match (source, tune.plan_file.is_empty()) {
         (_, true) => "nothing is planned",
         (ProfileSource::Exact, _) => "not recounted with the plan: omitted by --quick, stopped or failed",
-        _ => "not recounted with the plan (only --source exact does)",
+        _ => "not recounted with the plan (only --source exact recounts)",
     }
 }
 
@@ -171,7 +171,7 @@ pub(super) fn write_regions(output: &mut TextReport, run: &Run, tune: &TuningRun
         .left("", |region| if region.is_planned { "planned" } else { "" }.to_owned())
         .right("before", |region| share(region.misses_before))
         .right("plan", |region| region.misses_after.map_or(String::new(), share))
-        .left(if has_after { "█ stays ░ went" } else { "" }, |region| bar(region));
+        .left(if has_after { "█ left ░ saved" } else { "" }, |region| bar(region));
     let rows = table.rows(regions_found.iter().take(regions_shown));
     let kept: &[&[usize]] = match has_after {
         true => &[&[0, 1, 2, 3, 4, 5], &[0, 1, 3, 4], &[0, 3]],

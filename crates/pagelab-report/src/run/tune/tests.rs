@@ -79,7 +79,7 @@ fn the_way_on_is_that_of_the_verdict() {
     let text = |run: &Run| crate::run::tune::render_tuning(run, SUMMARY, TextStyle::PLAIN);
     let gained = tuning_run(&THREE, &[12.4, 10.0, 9.5], 7);
     assert!(text(&gained).contains("→ pagelab apply server.plan.toml -- pagelab"), "{}", text(&gained));
-    assert!(text(&gained).contains("7 pairs of equals"), "{}", text(&gained));
+    assert!(text(&gained).contains("7 pairs of equal runs"), "{}", text(&gained));
     let others = [
         tuning_run(&THREE, &[12.4, 10.0, 9.9], 0),
         tuning_run(&THREE, &[12.4, 10.0, 9.9], 4),
@@ -114,7 +114,7 @@ fn the_verdict_is_one_sentence_that_sells_nothing() {
     let cases: [([f64; 3], u32, &str); 6] = [
         ([12.4, 10.0, 9.9], 10, "yes: 1.24× faster ("),
         ([12.4, 12.4, 9.9], 10, "only with all memory on huge pages: 1.25× faster ("),
-        ([12.4, 12.4, 12.4], 10, "huge pages do not help this program: even with all of its memory on"),
+        ([12.4, 12.4, 12.4], 10, "huge pages do not help this program: even with all its memory on"),
         ([10.0, 12.0, 13.0], 10, "no: huge pages make this program slower, 1.2"),
         ([12.4, 10.0, 9.9], 4, "too few rounds to decide; so far 1.2"),
         ([12.4, 10.0, 9.9], 0, "nothing was measured: no round succeeded"),
@@ -142,7 +142,7 @@ fn a_plan_is_called_faster_than_all_only_where_it_was() {
     };
     let cases = [
         ([12.4, 10.0, 10.0], "no difference between plan and all was measured"),
-        ([12.4, 10.0, 9.0], "70 % of the gain of all with 6.2 % of the huge pages; all are faster"),
+        ([12.4, 10.0, 9.0], "70 % of the gain of all with 6.2 % of the huge pages; all is faster"),
         ([12.4, 10.0, 11.5], "the plan is faster than all memory on huge pages"),
     ];
     for (seconds, begins) in cases {

@@ -38,7 +38,7 @@ pub(crate) fn verdict_sentence(tuned: &TuningResult, tune: &TuningRun) -> String
             format!("yes, with all memory on huge pages: {}", gain(&all_arm))
         }
         TuningVerdict::OnlyAllHelps => format!(
-            "only with all memory on huge pages: {}; with the plan {}",
+            "only with all memory on huge pages: {}; with the plan: {}",
             gain(&all_arm),
             plan_not_faster_text(&plan_arm)
         ),
@@ -46,7 +46,7 @@ pub(crate) fn verdict_sentence(tuned: &TuningResult, tune: &TuningRun) -> String
             format!("no: huge pages make this program slower, {}{by}", format_gain(measured_arm.speed_up))
         }
         TuningVerdict::NoHelp => format!(
-            "huge pages do not help this program: even with all of its memory on them it is {}{by}",
+            "huge pages do not help this program: even with all its memory on huge pages it is {}{by}",
             gain_limit_text(&all_arm)
         ),
         TuningVerdict::NoDifference => no_difference_sentence(&plan_arm, &all_arm),
@@ -54,7 +54,7 @@ pub(crate) fn verdict_sentence(tuned: &TuningResult, tune: &TuningRun) -> String
             "no verdict: the huge pages of the plan were not allocated, see below".to_owned()
         }
         TuningVerdict::NothingPlanned => {
-            "nothing to plan: the profile shows no cost of TLB misses that huge pages could save".to_owned()
+            "nothing to plan: the profile shows no TLB miss cost that huge pages could save".to_owned()
         }
         TuningVerdict::TooFew => format!("too few rounds to decide; so far {}", so_far(measured_arm)),
         TuningVerdict::Undecided => undecided_sentence(&plan_arm, &all_arm),
@@ -74,7 +74,8 @@ fn no_difference_sentence(plan_arm: &ArmResult, all_arm: &ArmResult) -> String {
 
 fn undecided_sentence(plan_arm: &ArmResult, all_arm: &ArmResult) -> String {
     let is_open = |arm: &ArmResult| matches!(arm.verdict, Some(EffectVerdict::Undecided(_)));
-    let (shown, whose) = if is_open(plan_arm) { (plan_arm, "") } else { (all_arm, " of all memory") };
+    let (shown, whose) =
+        if is_open(plan_arm) { (plan_arm, "") } else { (all_arm, " with all memory on huge pages") };
     let value = shown.speed_up.map_or_else(String::new, format_gain_so_far);
     format!("undecided: {value}{whose} is within the noise floor, or depends on a few rounds")
 }
@@ -89,7 +90,7 @@ fn all_gain_text(tuned: &TuningResult, plan_arm: &ArmResult, all_arm: &ArmResult
     let more = plan_arm.peak_memory.zip(all_arm.peak_memory).filter(|(plan, _)| *plan > 0.0);
     let cost = more
         .map_or(String::new(), |(plan, all)| format!(", at {:.0} % more memory", (all / plan - 1.0) * 100.0));
-    format!("; with all of its memory on huge pages {}×{cost}", format_ratio(value, interval))
+    format!("; with all its memory on huge pages: {}×{cost}", format_ratio(value, interval))
 }
 
 /// Formats a speed-up: `1.24× faster (1.21 to 1.27)`, `1.20× slower (1.15 to 1.25)`.
@@ -151,7 +152,7 @@ fn plan_against_all_text(tuned: &TuningResult) -> Option<String> {
     let of_pages = of_pages.map(|share| format!("{} of the huge pages", format_percent(share)));
     let (value, interval) = tuned.plan_to_all?;
     let between =
-        format!("{} of the time of all ({})", format_ratio(value, Some(interval)), format_interval(interval));
+        format!("{}× the time of all ({})", format_ratio(value, Some(interval)), format_interval(interval));
     Some(match (tuned.faster_selection(), tuned.gain_share, of_pages) {
         (Some(HugePageSelection::Plan), _, pages) => {
             let pages = pages.map_or(String::new(), |pages| format!(" with {pages}"));
@@ -159,7 +160,7 @@ fn plan_against_all_text(tuned: &TuningResult) -> Option<String> {
         }
         (Some(_), Some(share), Some(pages)) if share > 0.0 => {
             format!(
-                "{} of the gain of all with {pages}; all are faster, the plan takes {between}",
+                "{} of the gain of all with {pages}; all is faster, the plan takes {between}",
                 format_percent(share)
             )
         }
@@ -226,11 +227,11 @@ fn prediction_text(tuned: &TuningResult, tune: &TuningRun) -> Option<String> {
     let against_measured = |foretold: f64| {
         let Some(within) = within else { return "too few rounds to compare".to_owned() };
         match (within.contains(foretold), value > 1.0 && foretold > 1.0) {
-            (true, _) => "inside the measured interval".to_owned(),
+            (true, _) => "within the measured interval".to_owned(),
             (false, true) => {
                 format!("{:.0} % of the measured gain", (foretold - 1.0) / (value - 1.0) * 100.0)
             }
-            (false, false) => "which was not measured".to_owned(),
+            (false, false) => "which the measurement does not show".to_owned(),
         }
     };
     let walk_cost_text = measured_gain
@@ -241,18 +242,18 @@ fn prediction_text(tuned: &TuningResult, tune: &TuningRun) -> Option<String> {
             let holds = match within {
                 None => "too few rounds to compare",
                 Some(within) if within.low <= foretold.high && foretold.low <= within.high => "which holds",
-                Some(_) => "which is wrong",
+                Some(_) => "which does not hold",
             };
             format!(
-                "scaled between the measured times of none and all {}, interval {}, {holds}",
+                "scaled from the measured times of none and all: {}, interval {}, {holds}",
                 format_times(of),
-                format_interval(foretold).replace(" to ", "× and ") + "×"
+                format_interval(foretold).replace(" to ", "× to ") + "×"
             )
         });
     match (walk_cost_text, measured_pair_text) {
         (Some(cost), Some(pair)) => Some(format!("{cost}; {pair}")),
         (Some(cost), None) => Some(cost),
-        (None, Some(pair)) => Some(format!("predicted by shares: {pair}")),
+        (None, Some(pair)) => Some(format!("prediction {pair}")),
         (None, None) => None,
     }
 }
@@ -263,7 +264,7 @@ fn knee_text(tune: &TuningRun) -> Option<String> {
     let share = f64::from(point.share_permille) / 1000.0;
     let pages = format_count(u128::from(knee));
     Some(format!(
-        "the knee is at {pages} huge pages, by the profile: {} of the possible gain",
+        "according to the profile, the knee is at {pages} huge pages: {} of the possible gain",
         format_percent(share)
     ))
 }

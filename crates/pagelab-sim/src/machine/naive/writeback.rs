@@ -166,7 +166,7 @@ impl NaiveMachine {
     }
 
     pub(super) fn check_flusher_write(&mut self, handle: u32) -> CheckResult {
-        expect_same("the page that is given to the disk", Some(handle), self.disk.sending.pop())?;
+        expect_same("the page submitted to the disk", Some(handle), self.disk.sending.pop())?;
         self.check_submit(handle, false)
     }
 }

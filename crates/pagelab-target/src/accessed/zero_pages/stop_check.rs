@@ -79,7 +79,7 @@ fn check_threads_stopped(root: &Root, pid: u32) -> Result<Vec<u32>, String> {
         // They may be stopped too, but that is not reliable.
         if KERNEL_THREAD_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
             return Err(format!(
-                "its thread {tid} ({name}) is a kernel worker of an io_uring or a virtual machine"
+                "its thread {tid} ({name}) is a kernel worker thread of io_uring or a virtual machine"
             ));
         }
         if state != b't' {
@@ -119,7 +119,7 @@ fn check_descriptors(root: &Root, pid: u32, tid: u32) -> Result<(), String> {
         .map_err(|absence| to_message(&absence.detail))?;
     if names.len() > DESCRIPTORS_MAX {
         return Err(format!(
-            "it has {} file descriptors, and each must be checked while it is stopped",
+            "it has {} file descriptors: too many to check while it is stopped",
             names.len()
         ));
     }
@@ -132,8 +132,8 @@ fn check_descriptors(root: &Root, pid: u32, tid: u32) -> Result<(), String> {
         };
         if let Some(writer) = describe_writer(&link, device) {
             return Err(format!(
-                "it has {writer} open, through which the kernel or a device may write to its memory while \
-                 its threads are stopped"
+                "it has {writer} open: the kernel or a device may write to its memory while its threads are \
+                 stopped"
             ));
         }
     }

@@ -55,7 +55,7 @@ impl LoadFigure {
     pub fn describe(&self) -> String {
         match &self.given {
             Some(given) => {
-                format!("its output must have a line like {given:?} with a number, the judged figure")
+                format!("its output must contain a line like {given:?} with a number, the judged figure")
             }
             None => "the last line of its output must be a number, the judged figure; if it prints nothing, \
                      its run time is judged"
@@ -87,10 +87,10 @@ impl LoadFigure {
         };
         let reason = format_args!("expected {wanted}, found {found}");
         let hint = match self.given {
-            Some(_) => "--figure must have the text around the number as the command prints it",
+            Some(_) => "give --figure the text around the number exactly as the command prints it",
             None => {
-                "print the number last, name the text around it (--figure 'took {} s'), or add >/dev/null \
-                 to judge by the run time"
+                "print the number last, give the text around it (--figure 'took {} s'), or add >/dev/null to \
+                judge by the run time"
             }
         };
         Err(Failure::cannot(FailureKind::BadInput, format_args!("measure `{command}`"), reason).hint(hint))
@@ -142,7 +142,7 @@ impl ProcessLoad {
         }
         load.metric = figure.find_in(command, &output)?;
         if load.metric.is_none() {
-            output::warn(&format!("note: `{command}` prints no figure: its run time is judged"));
+            output::warn(&format!("note: `{command}` prints no figure, so its run time is judged"));
         }
         Ok(Some(load))
     }
@@ -228,7 +228,7 @@ impl ProcessLoad {
                 values.push(Measure::new(name, unit, metric.better, Ok(value), source));
                 (TrialEnd::Done, values)
             }
-            _ => (TrialEnd::InvalidResult("its last line has no number".to_owned()), Vec::new()),
+            _ => (TrialEnd::InvalidResult("no number found in its output".to_owned()), Vec::new()),
         }
     }
 }

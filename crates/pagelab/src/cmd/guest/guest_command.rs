@@ -19,7 +19,7 @@ pub fn handle_without_guest(arguments: &[OsString]) -> Result<Option<Exit>, Fail
     let input = match &command {
         Command::Guest(_) => {
             let why = "a guest cannot boot guests: it has no QEMU and no kernels";
-            return Err(usage_error(&format!("{why}; hint: run the inner command line alone")));
+            return Err(usage_error(&format!("{why}; hint: run the inner command directly")));
         }
         Command::Frag(args) => args.from.as_deref(),
         Command::Plan(args) => args.file.as_deref(),

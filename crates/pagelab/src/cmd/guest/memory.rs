@@ -35,14 +35,14 @@ fn check_room(guest: Bytes, available: Option<Bytes>, cgroup_room: Option<Bytes>
             (available.0.saturating_sub(QEMU_OVERHEAD.0 + HOST_RESERVE.0) >> 20) << 20,
         ));
         return Err(format!(
-            "a guest of {size} needs {wants} with QEMU; {} is available, and {reserve} is reserved; hint: \
-             use --memory up to {most}, or free memory",
+            "a guest with {size} needs {wants} including QEMU; {} is available, and {reserve} is reserved; \
+             hint: use --memory up to {most}, or free memory",
             format_bytes(available)
         ));
     }
     match cgroup_room {
         Some(room) if room < wanted => Err(format!(
-            "a guest of {size} needs {wants} with QEMU; this cgroup has {} left; hint: use a smaller \
+            "a guest with {size} needs {wants} including QEMU; this cgroup has {} left; hint: use a smaller \
              --memory, or raise the limit",
             format_bytes(room)
         )),

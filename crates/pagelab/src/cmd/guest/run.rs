@@ -35,13 +35,13 @@ pub const DEFAULT_KERNEL: &str = "6.1";
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Memory of the guest; a kernel disables THP below 600M
+    /// Memory of the guest; the kernel disables THP below 600M
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse)]
     memory: Bytes,
-    /// Processors of the guest; one thread of QEMU emulates all
+    /// CPUs of the guest; a single QEMU thread emulates all of them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_bounded::<u32, 1, 64>)]
     cpus: u32,
-    /// NUMA nodes; memory and processors are divided evenly
+    /// NUMA nodes; memory and CPUs are divided evenly among them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_bounded::<u32, 1, 16>)]
     nodes: u32,
     /// A series such as 6.1 or 6.12 (downloaded once), a package, or the path of a vmlinuz
@@ -71,24 +71,24 @@ pub struct Args {
     /// Copy a file or directory out of the guest at the end
     #[arg(long, value_name = "PATH")]
     take: Vec<String>,
-    /// Directory for copied files
+    /// Destination directory for --take
     #[arg(long, value_name = "DIR", default_value = ".", requires = "take")]
     to: PathBuf,
-    /// Maximum total size of copied files
+    /// Maximum total size of files copied with --take
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse)]
     take_max: Bytes,
-    /// Time limit of the guest
+    /// Time limit for the guest
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration::parse_or_seconds)]
     timeout: Duration,
     /// Time limit for the first output line
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = duration::parse_or_seconds)]
     boot_timeout: Duration,
-    /// Write the console output to this file
+    /// Write the guest's console output to this file
     #[arg(long, value_name = "FILE")]
     console: Option<PathBuf>,
     #[command(flatten)]
     replacement: ForceArgs,
-    /// QEMU program
+    /// QEMU binary
     #[arg(long, value_name = "PROGRAM", default_value = QEMU)]
     qemu: PathBuf,
     /// Start QEMU without its seccomp sandbox
@@ -106,7 +106,7 @@ pub struct Args {
     /// Print progress even if standard error is not a terminal
     #[arg(short, long)]
     verbose: bool,
-    /// Pagelab command line, without `pagelab`
+    /// The pagelab command to run, without `pagelab`
     #[arg(value_name = "COMMAND", trailing_var_arg = true, required = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
 }
@@ -125,15 +125,15 @@ The exit code is the command's, 128 plus the signal number if a signal ended it,
  kernel panic, QEMU killed, time limit.
 
 The command runs as root. The guest has proc, sysfs, debugfs, tmpfs at /run and /tmp, and pagelab. Standard \
- input is not passed: use --give FILE. It is emulated (QEMU TCG), about ten times slower than hardware. \
- /dev/kvm is never used, so a hung guest cannot hang this machine.";
+ input is not passed on: use --give FILE. The guest is emulated (QEMU TCG), about ten times slower than \
+ hardware. /dev/kvm is never used, so a hung guest cannot hang this machine.";
 
 /// Cgroup version in a guest. The alias keeps clap from reading `Option` as an optional argument.
 type MountedCgroup = Option<CgroupVersion>;
 
 const CGROUPS: [Choice<MountedCgroup>; 3] = [
     (&["v2"], "Unified hierarchy with the memory controller", Some(CgroupVersion::V2)),
-    (&["v1"], "Separate hierarchy of the memory controller", Some(CgroupVersion::V1)),
+    (&["v1"], "Separate hierarchy for the memory controller", Some(CgroupVersion::V1)),
     (&["none"], "No cgroup hierarchy", None),
 ];
 
@@ -337,9 +337,9 @@ impl boot::GuestObserver for GuestWatcher {
 
     fn on_first_message(&mut self, cost: FirstMessageCost) {
         let (wall, cpu) = (cost.wall_time.as_secs_f64(), cost.host_cpu.as_secs_f64());
-        self.progress.print(&format!("first line after {wall:.1} s, {cpu:.1} s of CPU time"));
+        self.progress.print(&format!("first line of output after {wall:.1} s, {cpu:.1} s of CPU time"));
         let left = self.time_limit.saturating_sub(self.start.elapsed());
-        self.status.update("the command runs in the guest", StatusEnd::AtMost(left));
+        self.status.update("running the command in the guest", StatusEnd::AtMost(left));
     }
 
     fn on_note(&mut self, note: &str) {

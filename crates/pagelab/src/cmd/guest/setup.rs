@@ -21,7 +21,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Series, such as 6.1 or 6.12 (the newest cloud kernel), or a package name
+    /// Kernel series such as 6.1 or 6.12 (its newest cloud kernel), or a package name
     #[arg(long, value_name = "SERIES|PACKAGE", default_value = super::run::DEFAULT_KERNEL)]
     kernel: Vec<String>,
     /// Kernel cache directory [default: $XDG_CACHE_HOME/pagelab or ~/.cache/pagelab]

@@ -20,7 +20,7 @@ pub struct Args {
     /// Baseline variant [default: the first without huge pages]
     #[arg(long, value_name = "VARIANT")]
     baseline: Option<String>,
-    /// Workload of all files, regardless of their paths
+    /// Workload name for all files, regardless of their paths
     #[arg(long, value_name = "NAME")]
     workload: Option<String>,
     /// Name of the experiment
@@ -29,15 +29,15 @@ pub struct Args {
 }
 
 const AFTER_HELP: &str = "\
-Reads output of `perf stat -x, -o FILE` of a whole run, and the lines real, user and sys of the shell's \
- `time`; the format is detected from the content. Times and counters of one workload, variant and round form \
- one trial.
+Reads the output of `perf stat -x, -o FILE` for a whole run, and the real, user and sys lines of the \
+ shell's `time`; the format is detected from the content. The times and counters of one workload, variant \
+ and round form one trial.
 
-Directory names state workload and variant: results/canneal/thp/always-3.csv is round 3 of the workload \
+Directory names give workload and variant: results/canneal/thp/always-3.csv is round 3 of the workload \
  canneal under the variant always, and logs/canneal/thp/always-3.log has its times. If a file is named like \
  its workload, the directory is the variant: results/canneal/no-thp/canneal.csv is the variant no-thp. A \
- prefix VARIANT= or WORKLOAD/VARIANT= overrides the path; files of different directories are rounds of one \
- variant only with such a prefix.
+ prefix VARIANT= or WORKLOAD/VARIANT= overrides the path; files in different directories count as rounds of \
+ one variant only with such a prefix.
 
 Examples:
   perf stat -x, -o off-1.csv -e dTLB-load-misses ./program
@@ -47,7 +47,7 @@ Examples:
 
 With perf stat -r, each value is a mean and counts as one trial. Interval counts (-I) and per-CPU counts \
  (-A, --per-socket …) are rejected. Unreadable files are listed and skipped; the exit code is then 5, or 3 \
- if none can be read, or 4 if only permission is missing.";
+ if none can be read, or 4 if permission is denied for all of them.";
 
 /// Reads all files, and writes them as an experiment.
 pub fn run(args: &Args) -> Outcome {

@@ -20,7 +20,7 @@ pub struct ProfileArgs {
     /// Profile source
     #[arg(long, default_value = "auto", value_parser = choice(&SOURCES))]
     source: MissSource,
-    /// File written by perf, with --source perf-data: perf.data, or the text of perf script or perf report
+    /// With --source perf-data, file written by perf: perf.data, or the output of perf script or perf report
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     /// Profile a running process instead of a command
@@ -51,26 +51,26 @@ pub struct ProfileArgs {
     /// Model the first N of every M accesses, for example 10M/100M
     #[arg(long, value_name = "N/M", help_heading = WITH_EXACT)]
     window: Option<String>,
-    /// Share of the time spent on scans; the cost for the program follows: at most 2 % at 1.5%, without limit
+    /// Share of time spent on scans, which sets the slow-down of the program: at most 2 % at 1.5%, unlimited
     /// at 100% [default: 1.5%]
     #[arg(long, value_name = "SHARE", help_heading = WITH_ACCESSED, value_parser = parse_duty)]
     duty: Option<u32>,
     /// Run the command without the supervisor of apply: mappings are identified for this run only, and the
-    /// program outlives pagelab
+    /// program survives if pagelab is killed
     #[arg(long, help_heading = WITH_ACCESSED, conflicts_with = "pid")]
     no_supervise: bool,
-    /// Do not split mappings; coarser, and nothing is injected
+    /// Do not split mappings: coarser, but nothing is injected into the program
     #[arg(long, help_heading = WITH_ACCESSED)]
     no_split: bool,
-    /// Drop zero page entries and observe which return, to find memory that is only read. All threads are
-    /// stopped during a drop; no other program may write to this memory [default: yes for a command, no for
-    /// --pid]
+    /// Drop zero page entries and see which are faulted in again, to find memory that is only read. All
+    /// threads are stopped during a drop; no other program may write to this memory [default: yes for a
+    /// command, no for --pid]
     #[arg(long, value_name = "YES|NO", help_heading = WITH_ACCESSED, value_parser = choice(&ZERO_PAGE))]
     zero_page: Option<bool>,
     /// Longest interval between clearing and reading the bits [default: 100ms]
     #[arg(long, value_name = "TIME", help_heading = WITH_ACCESSED, value_parser = duration::parse)]
     pause: Option<Duration>,
-    /// Address range to use, in hexadecimal: one mapping
+    /// Address range of one mapping to use, in hexadecimal
     #[arg(long, value_name = "BASE-END", help_heading = WITH_PERF_DATA, value_parser = parse_range)]
     range: Option<Range<u64>>,
     /// Base page size of the recorded machine [default: 4K]

@@ -24,9 +24,9 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The run file
+    /// Run file with the profile
     file: PathBuf,
-    /// Grouping of rows
+    /// Unit of the rows
     #[arg(long = "by", value_name = "BY", default_value = "region",
         action = ArgAction::Set, value_parser = choice(&ROWS))]
     by_cell: bool,
@@ -47,8 +47,10 @@ pub struct Args {
 }
 
 /// Groupings of rows: whether a row is the unit of the source.
-const ROWS: [Choice<bool>; 2] =
-    [(&["region"], "A huge page", false), (&["page"], "The unit of the source, at best a base page", true)];
+const ROWS: [Choice<bool>; 2] = [
+    (&["region"], "A huge page", false),
+    (&["page"], "The finest unit of the source, at best a base page", true),
+];
 
 pub fn run(args: &Args) -> Outcome {
     let page = args.html.as_deref().map(|path| check_output(path, args.replacement.force)).transpose()?;

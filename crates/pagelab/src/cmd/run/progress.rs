@@ -70,7 +70,7 @@ fn trial_end_text(end: &TrialEnd) -> Option<String> {
     Some(match end {
         TrialEnd::Done | TrialEnd::Stopped => return None,
         TrialEnd::InvalidResult(why) => format!("no result: {why}"),
-        TrialEnd::LeftProcesses(count) => format!("left {count} processes, which were killed"),
+        TrialEnd::LeftProcesses(count) => format!("left {count} processes behind, which were killed"),
         TrialEnd::NotStarted(why) => format!("not started: {why}"),
         _ => format_trial_end(end),
     })

@@ -30,7 +30,7 @@ pub struct Args {
     /// Load; may be repeated [default: mix]
     #[arg(long, value_name = "LOAD", value_parser = choice(&LOADS))]
     load: Vec<BenchLoad>,
-    /// Free–allocate pairs per turn; under bulk, half of memory
+    /// Free–allocate pairs per turn; with bulk, half of memory
     #[arg(
         long,
         value_name = "N",
@@ -66,27 +66,27 @@ fn parse_memory(text: &str) -> Result<Bytes, String> {
 }
 
 const ENGINES: [Choice<EngineName>; 9] = [
-    (&["standard"], "One list per order", EngineName::Standard),
-    (&["list"], "Lists of two allocation types, as in Gorman and Whitcroft 2006", EngineName::List),
+    (&["standard"], "One free list per order", EngineName::Standard),
+    (&["list"], "Free lists for two allocation types, as in Gorman and Whitcroft 2006", EngineName::List),
     (
         &["mobility"],
-        "Three migratetypes and pageblocks, as in Linux; also with per-CPU lists",
+        "Three migratetypes and pageblocks, as in Linux; also with pcp lists",
         EngineName::Mobility,
     ),
     (&["memory"], "mobility with zones and watermarks: the full engine", EngineName::Memory),
     (&["compact"], "Lists of pageblocks, for terabytes of memory", EngineName::Compact),
-    (&["random", "drawn"], "As compact, without a list of live blocks", EngineName::CompactRandom),
-    (&["trees"], "Bit fields and trees of pageblocks that CPUs reserve, no free lists", EngineName::Trees),
-    (&["btree", "plain"], "Ordered sets and a hash table: the reference", EngineName::BTree),
+    (&["random", "drawn"], "Like compact, without a list of live blocks", EngineName::CompactRandom),
+    (&["trees"], "Bit fields and trees of pageblocks reserved by CPUs, no free lists", EngineName::Trees),
+    (&["btree", "plain"], "Ordered sets and a hash table: the reference implementation", EngineName::BTree),
     (&["nothing"], "No allocator: the cost of the load itself", EngineName::Nothing),
 ];
 
 const LOADS: [Choice<BenchLoad>; 5] = [
-    (&["mix"], "Any live block; 85 % of order 0, 15 % of orders 1 to 9", BenchLoad::Mix),
-    (&["order0"], "Any live block; all of order 0", BenchLoad::Order0),
-    (&["order9"], "Any live block; all of order 9, huge pages", BenchLoad::Order9),
-    (&["hot"], "The most recently allocated block; orders as in the mix", BenchLoad::MostRecent),
-    (&["bulk"], "Half of memory allocated at order 0, then freed in random order", BenchLoad::Bulk),
+    (&["mix"], "Free a random live block; 85 % are of order 0, 15 % of orders 1 to 9", BenchLoad::Mix),
+    (&["order0"], "Free a random live block; all are of order 0", BenchLoad::Order0),
+    (&["order9"], "Free a random live block; all are of order 9 (huge pages)", BenchLoad::Order9),
+    (&["hot"], "Free the most recently allocated block (LIFO); orders as in mix", BenchLoad::MostRecent),
+    (&["bulk"], "Allocate half of memory at order 0, then free it in random order", BenchLoad::Bulk),
 ];
 
 pub fn run(args: &Args) -> Outcome {

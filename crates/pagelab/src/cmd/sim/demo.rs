@@ -35,7 +35,7 @@ pub struct Args {
     /// Memory in pages: a multiple of 16, from 32 to 256
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = parse_bounded::<u32, 32, 256>)]
     pages: u32,
-    /// Number of steps; beyond the lesson they are random [default: the lesson]
+    /// Number of steps; those after the lesson are random [default: the lesson]
     #[arg(long, value_name = "N", value_parser = parse_bounded::<u32, 1, 1000>)]
     steps: Option<u32>,
     /// Seed of the random requests

@@ -15,7 +15,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Show one entry: a load with its parameters for --set, a policy, a machine
+    /// Show one entry: a load with its parameters for --set, a policy or a machine
     #[arg(value_name = "NAME", conflicts_with = "json")]
     name: Option<String>,
     /// Print JSON (docs/json.md)

@@ -26,7 +26,7 @@ pub struct Args {
     /// Policies to compare, from `pagelab sim list` [default: that of the traced kernel]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     policy: Vec<String>,
-    /// Allowed zones of an object: the traced zone, or all that its GFP flags allow
+    /// Zones that an object may use: the traced zone, or all that its GFP flags allow
     #[arg(long, value_name = "WHICH", default_value = "traced", value_parser = choice(&ZONES))]
     zones: ZoneSelection,
     #[command(flatten)]
@@ -48,15 +48,15 @@ Examples:
   pagelab sim replay t.pagelab --policy mobility,standard,list2
   pagelab sim replay t.pagelab -o r.pagelab           then: pagelab report
 
-docs/sim.md describes the replay and the gaps of a trace.";
+docs/sim.md describes the replay and the gaps in a trace.";
 
 const ZONES: [Choice<ZoneSelection>; 2] = [
     (&["traced"], "The traced zone", ZoneSelection::Traced),
-    (&["requested", "asked"], "All zones that the GFP flags allow", ZoneSelection::GfpAllowed),
+    (&["requested", "asked"], "All zones allowed by the GFP flags", ZoneSelection::GfpAllowed),
 ];
 
 pub fn run(args: &Args) -> Outcome {
-    let mut policies = placement_policies("--policy", &args.policy, "a trace is replayed without")?;
+    let mut policies = placement_policies("--policy", &args.policy, "a replayed trace has neither")?;
     let output = args.output.run_file();
     output.as_ref().map_or(Ok(()), NewRunFile::check)?;
     let mut reader = TraceReader::open(&args.file).map_err(|error| read_trace_failure(&error))?;

@@ -33,7 +33,7 @@ pub struct Args {
     /// Number of memory pictures to keep, for the first seed
     #[arg(long, value_name = "N", value_parser = parse_bounded::<u32, 0, 1000>)]
     pictures: Option<u32>,
-    /// Quick size of the recipe: check that everything works, without a verdict
+    /// Run the recipe at a small size to check that everything works; gives no verdict
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
@@ -49,8 +49,8 @@ Examples:
   pagelab sim run anti-fragmentation        a built-in recipe
   pagelab sim run own.toml                  your recipe
 
---scheme, --machine, --kernelcore and --set apply to loads only: a recipe has its own. Without -o, results \
- of a recipe are written to NAME-1.pagelab or the next free name, and results of a load are not written. \
+--scheme, --machine, --kernelcore and --set apply to loads only: a recipe sets its own. Without -o, the \
+ results of a recipe are written to NAME-1.pagelab or the next free name; those of a load are not saved. \
  docs/sim.md, docs/recipes.md";
 
 pub fn run(args: &Args) -> Result<u8, Failure> {
@@ -93,7 +93,7 @@ fn run_recipe_args(args: &Args) -> Result<u8, Failure> {
         ("--set", !common.set.is_empty()),
     ];
     if let Some((option, _)) = options.iter().find(|(_, is_given)| *is_given) {
-        let why = "a recipe has its own; hint: edit a copy of it (docs/recipes.md)";
+        let why = "a recipe sets its own; hint: edit a copy of it (docs/recipes.md)";
         return Err(usage_error(&format!("{option} applies to loads only: {why}")));
     }
     let (origin, text) = recipe_file::read_text(name)?;

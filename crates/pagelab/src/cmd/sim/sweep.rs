@@ -19,7 +19,7 @@ pub struct Args {
     /// NAME all: every parameter
     #[arg(long, value_name = "NAME[=LOW..HIGH]", value_parser = parse_range, requires = "random")]
     range: Vec<SweepAxis>,
-    /// Number of random points, instead of all
+    /// Number of random points to run instead of the whole grid
     #[arg(long, value_name = "N", value_parser = parse_bounded::<u32, 1, 65_536>)]
     random: Option<u32>,
     /// Load, unless it is varied [default: highalloc]
@@ -34,7 +34,7 @@ pub struct Args {
     /// Scheme, unless it is varied [default: standard]
     #[arg(long, alias = "policy", value_name = "SCHEME")]
     scheme: Option<String>,
-    /// Resume an interrupted run file, also of compare or run
+    /// Resume an interrupted sweep; also a run file of compare or run
     #[arg(long, value_name = "FILE", conflicts_with_all = ["grid", "range", "random", "seeds", "by",
         "scheme", "load", "machine", "kernelcore", "set", "seed", "output"])]
     resume: Option<PathBuf>,
@@ -51,7 +51,7 @@ Examples:
   pagelab sim sweep --random 200 --range all   all parameters, 0.5 to 2 ×
   pagelab sim sweep --resume big.pagelab       resume after Ctrl-C or a kill
 
-Each run is written as soon as it ends, without -o to sweep-1.pagelab or the next free name. The report \
+Each run is written as soon as it ends; without -o, to sweep-1.pagelab or the next free name. The report \
  ranks the parameters by influence and shows the best and worst points. docs/sim.md";
 
 pub fn run(args: &Args) -> Result<u8, Failure> {

@@ -19,9 +19,9 @@ Examples:
   pagelab trace record -o t.pagelab -- make -j2
   pagelab trace record -o t.pagelab --no-snapshot --for 5s
 
-First reads the state of each page, which takes up to some seconds. --for and\nCOMMAND start after that; \
- events in between are in the trace too. The exit code\nis 0 if the trace is complete, whatever the exit \
- code of COMMAND. docs/trace.md";
+Recording starts by reading the state of every page, which can take some\nseconds. --for and COMMAND start \
+ after that; events in between are in the trace\ntoo. The exit code is 0 if the trace is complete, whatever \
+ the exit code of\nCOMMAND. docs/trace.md";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, mut_arg("output", |arg| arg.required(true)))]
@@ -31,7 +31,7 @@ pub struct Args {
     /// Duration after the snapshot, for example 30s [default: until Ctrl-C]
     #[arg(long = "for", value_name = "TIME", conflicts_with = "command", value_parser = parse_length)]
     duration: Option<Duration>,
-    /// Interval of buddyinfo samples, at least 10ms
+    /// Interval between buddyinfo samples, at least 10ms
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_interval)]
     every: Duration,
     /// Omit the snapshot of page states at the start
@@ -40,10 +40,10 @@ pub struct Args {
     /// Event source
     #[arg(long, alias = "through", default_value = "auto", value_parser = choice(&BACKENDS))]
     backend: BackendChoice,
-    /// Buffer size per processor
+    /// Buffer size per CPU
     #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = parse_ring_size)]
     ring: Bytes,
-    /// Record until this command exits; it is killed with the recorder
+    /// Record until this command exits; it is killed if the recorder is
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -52,7 +52,7 @@ pub struct Args {
 const BACKENDS: [Choice<BackendChoice>; 3] = [
     (&["auto"], "ftrace if available, else perf", BackendChoice::Auto),
     (&["ftrace"], "An ftrace instance: less overhead for the traced programs", BackendChoice::Ftrace),
-    (&["perf"], "Perf ring buffers: changes nothing on the machine", BackendChoice::Perf),
+    (&["perf"], "Perf ring buffers: changes no settings of the machine", BackendChoice::Perf),
 ];
 
 /// Records until the time is over, the command exits, or a signal arrives.

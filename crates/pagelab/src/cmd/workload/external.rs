@@ -51,9 +51,9 @@ pub fn build_command(manifest: &'static Manifest) -> clap::Command {
     let quick = clap::Arg::new("quick")
         .long("quick")
         .action(clap::ArgAction::SetTrue)
-        .help(format!("Smaller, to check that it works: {}", quick.join(", ")));
+        .help(format!("Use a smaller input to check that it works: {}", quick.join(", ")));
     let more = format!(
-        "{}\n\nInput by default: {}\n\nWorking set: {}\n\nMore: docs/external.md",
+        "{}\n\nDefault input: {}\n\nWorking set: {}\n\nMore: docs/external.md",
         manifest.explanation,
         manifest.describe_input(&WorkloadOptions::with_defaults(manifest.options)),
         manifest.working_set

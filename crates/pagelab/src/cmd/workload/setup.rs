@@ -29,7 +29,7 @@ Examples:
   pagelab workload setup redis
   pagelab workload setup all     failures are reported, the others continue
 
-docs/external.md lists time and space of each.";
+docs/external.md lists the time and disk space that each needs.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
