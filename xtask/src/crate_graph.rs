@@ -59,7 +59,8 @@ pub const CRATES: [CrateRules; 25] = [
     // are in a private directory as the files of workloads are.
     host_crate(
         "pagelab-tune",
-        "model formats tlb report sys host packages target workloads runfile contig experiment command probe",
+        "model formats tlb metrics report sys host packages target workloads runfile contig experiment \
+         command probe",
     ),
     CrateRules { name: "pagelab", dependencies: "", kind: CrateKind::Top },
 ];

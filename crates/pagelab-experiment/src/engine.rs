@@ -14,6 +14,7 @@ use pagelab_model::simulation::MemoryPicture;
 use pagelab_runfile::{Error, RunWriter, StreamId};
 use pagelab_sys::clock;
 
+use crate::early_end::{EarlyEndCheck, EarlyEndDecision, TrialTimes};
 use crate::place::{FinishedTrial, LossKind, LostTrial, Place, PlaceEvent};
 
 /// Number of trials without a result after which the other trials of that workload are skipped.
@@ -34,7 +35,9 @@ pub enum SessionEvent<'n> {
         workload: &'n str,
         /// The variant's name.
         variant: &'n str,
-        /// For this trial and all later ones.
+        /// The counted round, from 1; `None` for a warm-up.
+        round: Option<u32>,
+        /// For this trial and all later ones: an estimate, or the most if the experiment may end early.
         remaining_time: Option<Duration>,
     },
     /// Thousandths of the trials of this session, including those in progress.
@@ -84,8 +87,11 @@ pub struct Engine<'e> {
     trials: BTreeMap<usize, Trial>,
     /// Heads of measures, shared by all trials.
     heads: HashSet<Arc<MeasureHead>>,
-    time_spent: BTreeMap<(usize, usize), (Duration, u32)>,
+    times: TrialTimes,
     retried: Vec<usize>,
+    early_end: EarlyEndCheck,
+    /// The plan without the rounds that an early end left out.
+    cut_plan: Option<Plan>,
 }
 
 impl<'e> Engine<'e> {
@@ -113,8 +119,10 @@ impl<'e> Engine<'e> {
             on_event,
             trials: BTreeMap::new(),
             heads: HashSet::new(),
-            time_spent: BTreeMap::new(),
+            times: TrialTimes::default(),
             retried: Vec::new(),
+            early_end: EarlyEndCheck::default(),
+            cut_plan: None,
         }
     }
 
@@ -144,13 +152,19 @@ impl<'e> Engine<'e> {
         Ok(place.finish(&mut |event| self.report_event(event))?)
     }
 
-    /// The trials of all sessions, by slot.
-    pub fn into_trials(self) -> Vec<Trial> {
-        self.trials.into_values().collect()
+    /// The trials of all sessions, by slot, and the number of those that are left.
+    pub fn into_trials(self) -> (Vec<Trial>, usize) {
+        let plan = self.cut_plan.as_ref().unwrap_or(self.plan);
+        let left = plan.schedule.len().saturating_sub(self.trials.len());
+        (self.trials.into_values().collect(), left)
     }
 
     /// Runs one trial after the other on this thread.
     fn run_alone(&mut self, mut due: VecDeque<usize>) -> Result<(), ExperimentError> {
+        // A session that was killed may have completed the last round that it needed.
+        if self.end_early(&due)? {
+            return Ok(());
+        }
         while let Some(slot) = due.pop_front() {
             if (self.stop)().is_some() {
                 break;
@@ -166,8 +180,28 @@ impl<'e> Engine<'e> {
                 break;
             }
             self.plan_again(slot, &end, &mut due)?;
+            if self.end_early(&due)? {
+                break;
+            }
         }
         Ok(())
+    }
+
+    /// Ends the experiment if its plan permits that after this trial, and cuts the rest of the plan.
+    fn end_early(&mut self, due: &VecDeque<usize>) -> Result<bool, ExperimentError> {
+        if due.is_empty() {
+            return Ok(false);
+        }
+        let mut check = std::mem::take(&mut self.early_end);
+        let expected_time = |slot| self.expected_time(slot);
+        let times = (self.times.total(), &expected_time as &dyn Fn(usize) -> Option<Duration>);
+        let decision = check.check_after_trial(self.plan, self.trials.values(), times);
+        self.early_end = check;
+        let Some(EarlyEndDecision { plan, reason }) = decision else { return Ok(false) };
+        self.journal.store_plan(&plan)?;
+        self.cut_plan = Some(plan);
+        self.report_event(PlaceEvent { kind: "early end", text: reason, is_note: true })?;
+        Ok(true)
     }
 
     /// Stores a trial, and returns its end.
@@ -270,33 +304,29 @@ impl<'e> Engine<'e> {
             total,
             workload: plan.workloads.get(planned.workload).map_or("", |workload| &workload.name),
             variant: plan.variants.get(planned.variant).map_or("", |variant| &variant.name),
+            round: (planned.role != TrialRole::WarmUp).then(|| planned.round.saturating_add(1)),
             remaining_time,
         });
     }
 
     fn record_time(&mut self, trial: &Trial) {
-        let Some(slot) = self.plan.schedule.get(trial.slot).filter(|_| self.place.has_time()) else {
-            return;
-        };
-        let spent = Duration::from_nanos(trial.ended_ns.saturating_sub(trial.began_ns));
-        let (sum, count) = self.time_spent.entry((slot.workload, slot.variant)).or_default();
-        (*sum, *count) = (*sum + spent, *count + 1);
+        if let Some(slot) = self.plan.schedule.get(trial.slot).filter(|_| self.place.has_time()) {
+            self.times.record(slot, trial);
+        }
     }
 
-    /// Estimated time for a slot and the later ones: from trials of the same workload and variant, else of
-    /// the same workload, else from the plan.
+    /// Estimated time for a slot and the later ones, within the time budget.
     fn estimate_remaining(&self, slot: usize, due: &VecDeque<usize>) -> Option<Duration> {
-        let mean = |spent: (Duration, u32)| (spent.1 > 0).then(|| spent.0 / spent.1);
-        let of_workload = |workload: usize| {
-            let workload_times = self.time_spent.iter().filter(|((of, _), _)| *of == workload);
-            mean(workload_times.fold((Duration::ZERO, 0), |sum, (_, one)| (sum.0 + one.0, sum.1 + one.1)))
-        };
-        let time = |slot: &usize| {
-            let planned = self.plan.schedule.get(*slot)?;
-            let known = self.time_spent.get(&(planned.workload, planned.variant)).copied().and_then(mean);
-            known.or_else(|| of_workload(planned.workload)).or_else(|| self.place.expected_time(*slot))
-        };
-        std::iter::once(&slot).chain(due).map(time).sum()
+        let slots = std::iter::once(&slot).chain(due);
+        let all = slots.map(|&slot| self.expected_time(slot)).sum::<Option<Duration>>()?;
+        let budget = self.plan.early_end.and_then(|rule| rule.time_budget_ns).map(Duration::from_nanos);
+        Some(budget.map_or(all, |budget| all.min(budget.saturating_sub(self.times.total()))))
+    }
+
+    /// Expected time of a slot: from the trials so far, else from the plan.
+    fn expected_time(&self, slot: usize) -> Option<Duration> {
+        let measured = self.times.expect(self.plan.schedule.get(slot)?);
+        measured.or_else(|| self.place.expected_time(slot))
     }
 }
 
@@ -327,6 +357,11 @@ impl Journal<'_> {
             Some(writer) => writer.add_event(&RunEvent { at_ns, kind: kind.to_owned(), text }),
             None => Ok(()),
         }
+    }
+
+    fn store_plan(&mut self, plan: &Plan) -> Result<(), Error> {
+        let at_ns = self.clock.now_ns();
+        self.writer.as_mut().map_or(Ok(()), |writer| writer.add_plan(at_ns, plan))
     }
 
     /// Stores the pictures of a trial, and the trial, or adds it to the batch.

@@ -8,6 +8,7 @@
 
 pub mod cgroup;
 mod cpu_isolation;
+pub mod early_end;
 pub mod engine;
 pub mod external;
 pub mod gate;

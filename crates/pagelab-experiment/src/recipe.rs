@@ -54,6 +54,10 @@ pub struct Recipe {
     pub warm_up: u32,
     /// Whether each round has the baseline twice, which gives the noise floor.
     pub has_twins: bool,
+    /// Whether it ends after 6, 9 or 13 rounds if every variant has an effect.
+    pub has_looks: bool,
+    /// Limit on the time of all trials.
+    pub time_budget: Option<Duration>,
     /// Time limit of a trial.
     pub time_limit: Duration,
     /// The workloads.
@@ -141,6 +145,7 @@ impl Recipe {
         let quick = self.quick_overrides.clone();
         self.repeats = quick.repeats.unwrap_or(REPEATS_QUICK.min(self.repeats));
         self.warm_up = quick.warm_up.unwrap_or(self.warm_up.min(1));
+        self.has_looks = false;
         self.time_limit = quick.time_limit.unwrap_or(self.time_limit);
         if let Some(names) = &quick.workloads {
             self.workloads.retain(|workload| names.contains(&workload.name));
@@ -211,6 +216,8 @@ fn read_recipe(table: &TomlTable, origin: &str, text: &str, problems: &mut Probl
         repeats: fields.read_count(problems, "repeats", (1, REPEATS_MAX)).unwrap_or(REPEATS_DEFAULT),
         warm_up: fields.read_count(problems, "warm_up", (0, REPEATS_MAX)).unwrap_or(1),
         has_twins: fields.read_bool(problems, "twins").unwrap_or(true),
+        has_looks: read_looks(problems, &mut fields, sequence),
+        time_budget: fields.read_duration(problems, "time_budget"),
         time_limit: fields.read_duration(problems, "time_limit").unwrap_or(TIME_LIMIT_DEFAULT),
         workloads,
         variants,
@@ -224,6 +231,15 @@ fn read_recipe(table: &TomlTable, origin: &str, text: &str, problems: &mut Probl
     };
     fields.report_unknown_keys(problems);
     recipe
+}
+
+/// Whether there are looks, which require that pairs are independent.
+fn read_looks(problems: &mut ProblemList, fields: &mut TableFields<'_>, sequence: Sequence) -> bool {
+    let has_looks = fields.read_bool(problems, "looks").unwrap_or(false);
+    if has_looks && sequence != Sequence::Blocks {
+        problems.add(fields.line_of("looks"), "looks: requires order = \"blocks\"");
+    }
+    has_looks
 }
 
 fn read_quick_overrides(mut fields: TableFields<'_>, problems: &mut ProblemList) -> QuickOverrides {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pagelab_host::paths;
-use pagelab_model::experiment::{Plan, PlannedVariant, PlannedWorkload, measures};
+use pagelab_model::experiment::{EarlyEnd, Plan, PlannedVariant, PlannedWorkload, measures};
 
 pub use crate::gate::PAGELAB;
 use crate::recipe::{Recipe, RecipeError, RecipeProblem, SupervisedPlan, Workload, WorkloadCommand};
@@ -26,6 +26,8 @@ pub struct ExperimentOverrides {
     pub quick: bool,
     /// Measured rounds.
     pub repeats: Option<u32>,
+    /// Limit on the time of all trials.
+    pub time_budget: Option<Duration>,
     /// Run this instead of the recipe's workloads.
     pub command: Option<Vec<String>>,
 }
@@ -65,6 +67,7 @@ impl ResolvedExperiment {
             recipe = recipe.into_quick();
         }
         recipe.repeats = overrides.repeats.unwrap_or(recipe.repeats);
+        recipe.time_budget = overrides.time_budget.or(recipe.time_budget);
         let plan = build_plan(&recipe);
         Ok(ResolvedExperiment { recipe, plan })
     }
@@ -151,6 +154,11 @@ fn build_plan(recipe: &Recipe) -> Plan {
         schedule: build_schedule(recipe).into(),
         sweep: None,
         pictures: 0,
+        early_end: (recipe.has_looks || recipe.time_budget.is_some()).then(|| EarlyEnd {
+            rounds_max: recipe.repeats,
+            has_looks: recipe.has_looks,
+            time_budget_ns: recipe.time_budget.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
+        }),
     }
 }
 
@@ -241,6 +249,7 @@ mod tests {
         let overrides = ExperimentOverrides {
             quick: true,
             repeats: Some(7),
+            time_budget: None,
             command: Some(vec!["/bin/sort".to_owned(), "x".to_owned()]),
         };
         let resolved = resolve_with(&overrides);

@@ -104,8 +104,7 @@ impl ExperimentSession<'_> {
         let (mut writer, clock) = open_file(file, plan)?;
         let mut engine = Engine::new((plan, place), writer.as_mut(), clock, stop, on_event);
         let outcome = run_engine(&mut engine, earlier, first_trial);
-        let trials = engine.into_trials();
-        let remaining = plan.schedule.len().saturating_sub(trials.len());
+        let (trials, remaining) = engine.into_trials();
         let stopped_by = stop().filter(|_| remaining > 0);
         let ending = run_end(&outcome, stopped_by, count_lost(&trials), clock);
         let closed = writer.map(|writer| writer.close(ending));
@@ -176,13 +175,21 @@ fn run_end(
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use std::time::Duration;
+
+    use pagelab_metrics::effect::{find_look_level, interval_level};
+    use pagelab_model::experiment::{BetterDirection, Measure, measures};
     use pagelab_model::machine::Machine;
+    use pagelab_model::run::Unit;
     use pagelab_model::simulation::{SimulatedConfiguration, SimulatedWorkload};
     use pagelab_model::{PageSize, Snapshot};
     use pagelab_runfile::read_run_file;
 
     use super::*;
+    use crate::early_end::EarlyEndCheck;
     use crate::place::LostTrial;
+    use crate::recipe::Recipe;
+    use crate::resolve::{ExperimentOverrides, ResolvedExperiment};
 
     /// A place whose trials have no measures.
     struct EmptyPlace {
@@ -287,5 +294,111 @@ mod tests {
         assert!(matches!(run.ending, RunEnd::Complete { .. }));
         assert_eq!(run.experiment.unwrap().trials.len(), 3);
         assert!(run.events.iter().any(|event| event.kind == "resumed"));
+    }
+
+    /// A place on this host: trials of the first variant take 100, the others the time of their variant, of
+    /// the index of the trial and of the clock of the test.
+    struct TimedPlace {
+        wall_ns: [f64; 3],
+        sleep: Duration,
+    }
+
+    impl Place for TimedPlace {
+        fn check_plan(&self, _plan: &Plan) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn carry_out(
+            &self,
+            slot: usize,
+            _keep_going: &mut dyn FnMut(u32) -> bool,
+        ) -> Result<FinishedTrial, LostTrial> {
+            let planned = host_plan("").schedule.get(slot).unwrap();
+            let wall = self.wall_ns[planned.variant] * [1.0, 1.004, 0.997, 1.001][slot % 4];
+            let measure =
+                Measure::new(measures::WALL, Unit::NANOSECONDS, BetterDirection::Lower, Ok(wall), "");
+            std::thread::sleep(self.sleep);
+            Ok(Trial { measures: vec![measure], ..Trial::new(slot, 0) }.into())
+        }
+    }
+
+    /// Twenty rounds of three variants and a twin.
+    fn host_plan(keys: &str) -> Plan {
+        let text = format!(
+            "name = \"t\"\nquestion = \"?\"\norder = \"blocks\"\nrepeats = 20\nwarm_up = 1\n{keys}\n\
+             [[workload]]\nname = \"x\"\ncommand = [\"true\"]\n[[variant]]\nname = \"none\"\n\
+             [[variant]]\nname = \"plan\"\nenvironment = {{ A = \"1\" }}\n\
+             [[variant]]\nname = \"all\"\nenvironment = {{ A = \"2\" }}\n"
+        );
+        let recipe = Recipe::parse("test", &text).unwrap();
+        ResolvedExperiment::resolve(recipe, &ExperimentOverrides::default()).unwrap().plan
+    }
+
+    /// Runs a plan at a place; the completed rounds, the remaining trials, and the level of the intervals.
+    fn run_rounds(plan: &Plan, wall_ns: [f64; 3], sleep: Duration) -> (usize, usize, f64) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.pagelab");
+        let place = TimedPlace { wall_ns, sleep };
+        let mut notes = Vec::new();
+        let on_event = &mut |event: &SessionEvent<'_>| {
+            if let SessionEvent::Note(text) = event {
+                notes.push((*text).to_owned());
+            }
+        };
+        let session = ExperimentSession { plan, place: &place, first_trial: None, stop: &|| None, on_event };
+        let file = SessionFile::New { path: &path, replaces: false, manifest: &manifest() };
+        let end = session.run(file).unwrap();
+        assert!(end.outcome.is_ok() && end.is_all_done());
+        let run = read_run_file(&path).unwrap();
+        assert!(matches!(run.ending, RunEnd::Complete { .. }), "{:?}", run.ending);
+        let experiment = run.experiment.unwrap();
+        assert!(experiment.plan.is_cut_of(plan), "{:?}", experiment.plan.early_end);
+        assert_eq!(experiment.plan.schedule.len(), experiment.trials.len());
+        let rounds = experiment.count_completed_rounds();
+        assert_eq!(notes.iter().any(|note| note.starts_with("ended after round")), rounds < 20, "{notes:?}");
+        (rounds, end.remaining, interval_level(&experiment))
+    }
+
+    #[test]
+    fn an_experiment_with_looks_ends_when_every_variant_has_an_effect() {
+        let (plan, sleep) = (host_plan("looks = true"), Duration::ZERO);
+        assert_eq!(run_rounds(&plan, [100.0, 80.0, 75.0], sleep), (6, 0, 0.99));
+        // One variant is equal to the baseline: it takes all rounds, at the level of the last look.
+        let (rounds, remaining, level) = run_rounds(&plan, [100.0, 80.0, 100.0], sleep);
+        assert_eq!((rounds, remaining), (20, 0));
+        assert_eq!(Some(level), find_look_level(20, true));
+        // Without looks an effect ends nothing.
+        assert_eq!(run_rounds(&host_plan(""), [100.0, 80.0, 75.0], sleep), (20, 0, 0.95));
+    }
+
+    #[test]
+    fn no_round_begins_that_exceeds_the_time_budget() {
+        let equal = [100.0; 3];
+        let sleep = Duration::from_millis(10);
+        // A warm-up of three trials and rounds of four take 30 and 40 ms and more.
+        let (rounds, remaining, level) = run_rounds(&host_plan("time_budget = \"400ms\""), equal, sleep);
+        assert!((1..=9).contains(&rounds), "{rounds}");
+        assert_eq!((remaining, level), (0, 0.95));
+        // One round is always complete.
+        assert_eq!(run_rounds(&host_plan("time_budget = \"1ms\""), equal, sleep).0, 1);
+        let both = host_plan("looks = true\ntime_budget = \"1ms\"");
+        assert_eq!(run_rounds(&both, equal, sleep), (1, 0, 0.95));
+    }
+
+    /// A session that is killed after its last needed trial, or in the round after it, ends at that boundary.
+    #[test]
+    fn a_resumed_session_ends_at_a_round_boundary() {
+        let plan = host_plan("looks = true");
+        let trials_of = |count: usize| -> Vec<Trial> {
+            let place = TimedPlace { wall_ns: [100.0, 80.0, 75.0], sleep: Duration::ZERO };
+            (0..count).map(|slot| place.carry_out(slot, &mut |_| true).unwrap().trial).collect()
+        };
+        // Three trials of warm-up, and four in each round.
+        for (ended, rounds) in [(3 + 6 * 4, Some(6)), (3 + 6 * 4 + 1, None), (3 + 5 * 4, None)] {
+            let trials = trials_of(ended);
+            let decision =
+                EarlyEndCheck::default().check_after_trial(&plan, trials.iter(), (Duration::ZERO, &|_| None));
+            assert_eq!(decision.map(|end| end.plan.schedule.len()), rounds.map(|_| ended), "{ended}");
+        }
     }
 }

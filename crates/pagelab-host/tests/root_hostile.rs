@@ -319,7 +319,7 @@ fn a_hostile_archive_gives_clear_answers() {
         ("/proc/fifo", Absent(BAD, "entry proc/fifo of the archive is a FIFO")),
         ("/proc/char", Absent(BAD, "is a device")),
         ("/proc/block", Absent(BAD, "is a device")),
-        ("/proc/odd", Absent(BAD, "unknown kind 'Z'")),
+        ("/proc/odd", Absent(BAD, "unknown type 'Z'")),
         ("/proc/nolink", Absent(BAD, "without a usable target")),
         ("/proc/dir", Absent(BAD, "is a directory")),
         ("/proc/a\nb", Absent(BAD, "entry proc/a\\nb of")),

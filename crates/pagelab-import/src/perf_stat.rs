@@ -188,6 +188,7 @@ impl ImportedExperiment {
             simulator: None,
             sweep: None,
             pictures: 0,
+            early_end: None,
             recipe: String::new(),
             place: IMPORTED_PLACE.to_owned(),
             workloads: self.workloads.iter().enumerate().map(workload).collect(),

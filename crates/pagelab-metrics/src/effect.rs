@@ -28,7 +28,9 @@ use crate::statistics::SampleStatistics;
 use crate::sweep;
 
 pub use difference::{DifferenceCount, DifferenceVerdict, PairedDifference, RankInterval};
-pub use looks::{LOOK_ROUNDS, LookDecision, LookResult, decide_after_round, find_look_level, judge_look};
+pub use looks::{
+    LOOK_ROUNDS, LookDecision, LookResult, decide_after_round, find_look_level, interval_level, judge_look,
+};
 pub use paired::{
     CONFIDENCE_LEVEL, PAIRS_DEFAULT, PAIRS_MIN, PairedRatios, RatioInterval, welch_difference, welch_ratio,
 };
@@ -54,6 +56,8 @@ pub struct WorkloadEffects {
     pub primary_index: Option<usize>,
     /// Every measure that occurs in a trial, in order of occurrence.
     pub measures: Vec<MeasureEffects>,
+    /// Confidence level of the intervals of ratios.
+    pub level: f64,
     /// How the trials of each column ended.
     pub trials: Vec<TrialCounts>,
     /// Which mode of transparent huge pages is best for it; `None` if that was not varied.
@@ -216,6 +220,8 @@ pub struct Effect {
     pub ratio: f64,
     /// By t; `None` with a single pair.
     pub interval: Option<RatioInterval>,
+    /// Confidence level of the interval.
+    pub level: f64,
     /// Verdict.
     pub verdict: EffectVerdict,
     /// Which direction is good.
@@ -246,6 +252,7 @@ impl ExperimentEffects {
     pub fn from_experiment(experiment: &Experiment) -> ExperimentEffects {
         let plan = &experiment.plan;
         let gathered = gather::gather_workloads(experiment);
+        let level = interval_level(experiment);
         let floors = pool_twin_pairs(&gathered, plan.baseline);
         let no_floor = Arc::new(Absence::new(
             "the noise floor",
@@ -253,7 +260,7 @@ impl ExperimentEffects {
             "trials are paired by seed, and repeated trials are bit-identical",
         ));
         let judge = |(workload, gathered): (usize, GatheredWorkload)| {
-            judge_workload(plan, workload, gathered, &floors, &no_floor)
+            judge_workload((plan, level), workload, gathered, &floors, &no_floor)
         };
         let workloads: Vec<WorkloadEffects> = gathered.into_iter().enumerate().map(judge).collect();
         let mut differences = DifferenceCount::default();
@@ -266,7 +273,7 @@ impl ExperimentEffects {
 }
 
 fn judge_workload(
-    plan: &Plan,
+    (plan, level): (&Plan, f64),
     workload: usize,
     gathered: GatheredWorkload,
     floors: &HashMap<String, PairedRatios>,
@@ -279,7 +286,7 @@ fn judge_workload(
             Contrast::Ratio => {
                 let floor =
                     NoiseFloor::from_twins(&twin_pairs(&of.rows, baseline), floors.get(&of.head.name));
-                (judge_ratios(of, baseline, &trials, floor.as_ref().ok()), floor.map_err(Arc::new))
+                (judge_ratios((of, level), baseline, &trials, floor.as_ref().ok()), floor.map_err(Arc::new))
             }
             Contrast::Difference => {
                 (judge_differences(&of.rows, baseline, trials.len()), Err(no_floor.clone()))
@@ -296,7 +303,8 @@ fn judge_workload(
         true => sweep::find_leading_figure(measures.iter().map(|measure| measure.name.as_str())),
         false => merit.and_then(judging_index).or_else(|| judging_index(measures::WALL)),
     };
-    let mut effects = WorkloadEffects { workload, columns, primary_index, measures, trials, advice: None };
+    let advice = None;
+    let mut effects = WorkloadEffects { workload, columns, primary_index, measures, level, trials, advice };
     effects.advice = advise(plan, &effects);
     effects
 }
@@ -345,7 +353,7 @@ fn pool_twin_pairs(gathered: &[GatheredWorkload], baseline: Option<usize>) -> Ha
 }
 
 fn judge_ratios(
-    measure_values: &MeasureValues,
+    (measure_values, level): (&MeasureValues, f64),
     baseline: Option<usize>,
     trials: &[TrialCounts],
     floor: Option<&NoiseFloor>,
@@ -359,7 +367,7 @@ fn judge_ratios(
             true => Err(no_ratio("this is the baseline")),
             false => {
                 let pairs = pair_rounds(&mean_logs_by_round(rows.iter().copied()), &baseline_logs);
-                judge_effect(pairs, measure_values.head.better, &values, floor, &trials[column])
+                judge_effect((pairs, level), measure_values.head.better, &values, floor, &trials[column])
             }
         };
         let statistics = SampleStatistics::from_samples(values.clone());
@@ -391,7 +399,7 @@ fn judge_differences(rows: &[TrialValue], baseline: Option<usize>, columns: usiz
 }
 
 fn judge_effect(
-    pairs: PairedRatios,
+    (pairs, level): (PairedRatios, f64),
     better: BetterDirection,
     values: &[f64],
     floor: Option<&NoiseFloor>,
@@ -407,9 +415,9 @@ fn judge_effect(
     if !(1.0 / paired::RATIO_MAX..=paired::RATIO_MAX).contains(&ratio) {
         return Err(no_ratio("the ratio is out of range"));
     }
-    let interval = pairs.t_interval();
+    let interval = pairs.t_interval_at(level);
     let verdict = judge_ratio(&pairs, interval, better, floor, counts);
-    Ok(Effect { ratio, interval, verdict, better, pairs })
+    Ok(Effect { ratio, interval, level, verdict, better, pairs })
 }
 
 fn no_ratio(reason: &str) -> Absence {

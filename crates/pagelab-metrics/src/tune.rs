@@ -34,6 +34,8 @@ pub struct TuningResult {
     pub measure: String,
     /// The unit of that measure.
     pub unit: Unit,
+    /// Confidence level of the intervals.
+    pub level: f64,
     /// Difference of two equal arms in that measure, if known.
     pub floor: Option<NoiseFloor>,
     /// The arms, in the order of the experiment's variants.
@@ -51,6 +53,8 @@ pub struct TuningResult {
 pub struct ArmResult {
     /// Of the measure that the verdict is by.
     pub value: Option<f64>,
+    /// The smallest and the largest value of that measure, and their number.
+    pub range: Option<(f64, f64, usize)>,
     /// Speed-up and its interval, against nothing on huge pages.
     pub speed_up: Option<(f64, Option<RatioInterval>)>,
     /// The verdict behind it.
@@ -142,9 +146,10 @@ impl TuningResult {
         let unit = judged.map_or_else(|| Unit::from(Unit::COUNT), |judged| judged.unit.clone());
         let floor = judged.and_then(|judged| judged.noise_floor.as_ref().ok().cloned());
         let plan_and_all = effect_of(HugePageSelection::Plan).zip(effect_of(HugePageSelection::All));
+        let level = workload_effects.level;
         let plan_to_all = plan_and_all.and_then(|(plan, all)| {
             let pairs = plan.pairs.relative_to(&all.pairs);
-            let interval = pairs.t_interval().filter(|_| pairs.pair_count() >= PAIRS_MIN)?;
+            let interval = pairs.t_interval_at(level).filter(|_| pairs.pair_count() >= PAIRS_MIN)?;
             // Of a figure where more is better, the other way around: time it is that is compared.
             match plan.better {
                 BetterDirection::Higher => Some((1.0 / pairs.ratio()?, interval.inverse())),
@@ -157,8 +162,17 @@ impl TuningResult {
         let pages = |selection: HugePageSelection| arms.get(tune.arm_index(selection)?)?.huge_pages;
         let pages_of_both = pages(HugePageSelection::Plan).zip(pages(HugePageSelection::All));
         let huge_pages_share = pages_of_both.filter(|(_, all)| *all > 0.0).map(|(plan, all)| plan / all);
-        let mut tuned =
-            TuningResult { verdict, measure, unit, floor, arms, plan_to_all, gain_share, huge_pages_share };
+        let mut tuned = TuningResult {
+            verdict,
+            measure,
+            unit,
+            level,
+            floor,
+            arms,
+            plan_to_all,
+            gain_share,
+            huge_pages_share,
+        };
         if verdict == TuningVerdict::PlanHelps && tuned.is_all_better(tune) {
             tuned.verdict = TuningVerdict::AllHelpsMore;
         }
@@ -242,6 +256,10 @@ fn arm_result(
     let huge = tune.huge.max(1) as f64;
     ArmResult {
         value: median(judging_measure),
+        range: effects
+            .measure(judging_measure)
+            .and_then(|measure| measure.variants.get(arm_index)?.statistics)
+            .map(|found| (found.min, found.max, found.count)),
         speed_up: judged.map(Effect::speed_up),
         verdict: judged.map(|effect| effect.verdict),
         cpu_speed_up: find_effect(effects, measures::CPU, arm_index).map(Effect::speed_up),

@@ -3,6 +3,7 @@
 //! A `Trial` is one run of one workload under one variant: the unit in which an experiment is run, stored and
 //! resumed.
 
+use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -27,6 +28,12 @@ impl Experiment {
     /// Trials that a resumed session does not repeat.
     pub fn count_completed(&self) -> usize {
         self.trials.iter().filter(|trial| !trial.end.is_repeated()).count()
+    }
+
+    /// Counted rounds from the first on of which every trial ended, well or not.
+    pub fn count_completed_rounds(&self) -> usize {
+        let ended = self.trials.iter().filter(|trial| trial.end != TrialEnd::Stopped);
+        self.plan.count_completed_rounds(&ended.map(|trial| trial.slot).collect())
     }
 }
 
@@ -70,6 +77,21 @@ pub struct Plan {
     /// Pictures of memory that each point of the simulator keeps with the first seed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub pictures: u32,
+    /// When it may end before its last planned round; `None`: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub early_end: Option<EarlyEnd>,
+}
+
+/// When an experiment on this machine may end before its last planned round. Its schedule is then cut after
+/// the last completed round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EarlyEnd {
+    /// Planned rounds, before a cut.
+    pub rounds_max: u32,
+    /// Whether it ends after a look at which every variant has an effect.
+    pub has_looks: bool,
+    /// Limit on the time of all trials, in nanoseconds.
+    pub time_budget_ns: Option<u64>,
 }
 
 impl Plan {
@@ -81,6 +103,32 @@ impl Plan {
     /// Whether the trials are simulated: equal trials then have equal results, bit by bit.
     pub fn is_simulated(&self) -> bool {
         self.place == Plan::SIMULATOR
+    }
+
+    /// Counted rounds from the first on of which every slot is among those that ended.
+    pub fn count_completed_rounds(&self, ended_slots: &BTreeSet<usize>) -> usize {
+        let mut rounds = 0;
+        for (at, slot) in self.schedule.iter().enumerate().filter(|(_, slot)| slot.role != TrialRole::WarmUp)
+        {
+            if !ended_slots.contains(&at) {
+                return slot.round as usize;
+            }
+            rounds = slot.round as usize + 1;
+        }
+        rounds
+    }
+
+    /// The plan without the counted rounds from this one on.
+    pub fn cut_after(&self, rounds: usize) -> Plan {
+        let is_cut = |slot: &ScheduleSlot| slot.role != TrialRole::WarmUp && slot.round as usize >= rounds;
+        Plan { schedule: self.schedule.iter().take_while(|slot| !is_cut(slot)).collect(), ..self.clone() }
+    }
+
+    /// Whether this is a plan or a cut of it.
+    pub fn is_cut_of(&self, whole: &Plan) -> bool {
+        let is_prefix = self.schedule.iter().eq(whole.schedule.iter().take(self.schedule.len()));
+        let is_cut = self.early_end.is_some() && self.schedule.len() < whole.schedule.len() && is_prefix;
+        self == whole || is_cut && *self == Plan { schedule: self.schedule.clone(), ..whole.clone() }
     }
 }
 

@@ -210,6 +210,7 @@ impl Plan {
             schedule: Schedule::Grid(ScheduleGrid { points, seeds, layouts }),
             sweep: None,
             pictures: 0,
+            early_end: None,
         }
     }
 

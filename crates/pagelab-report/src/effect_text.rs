@@ -44,6 +44,12 @@ pub fn format_narrow_interval(interval: RatioInterval) -> String {
     if is_informative(interval) { format_interval(interval).replace(" to ", "–") } else { "–".to_owned() }
 }
 
+/// Formats a confidence level: `95 %`, `95.7 %`.
+pub fn format_level(level: f64) -> String {
+    let percent = (level * 1000.0).round() / 10.0;
+    format!("{percent} %")
+}
+
 /// Formats the interval of an effect, or `–`.
 pub fn format_optional_interval(found: Option<RatioInterval>) -> String {
     found.map_or("–".to_owned(), format_interval)
@@ -267,7 +273,7 @@ mod tests {
 
     fn effect(ratio: f64, low: f64, high: f64, better: BetterDirection, verdict: EffectVerdict) -> Effect {
         let interval = Some(RatioInterval { low, high });
-        Effect { pairs: Default::default(), ratio, interval, verdict, better }
+        Effect { pairs: Default::default(), ratio, interval, level: 0.95, verdict, better }
     }
 
     #[test]

@@ -173,8 +173,8 @@ fn curve_shape_text(report: &PlanReport<'_>) -> String {
         ),
         CurveShape::AllNeeded => {
             format!(
-                "nearly all touched regions are needed: no smaller number brings most of the gain of all \
-                 {total_gain}"
+                "nearly all of the {total_gain} touched regions are needed: no smaller set brings most of \
+                 the gain"
             )
         }
     }

@@ -32,9 +32,10 @@ pub(crate) const SNAPSHOT: BlobKind = BlobKind::new("snapshot", 2, 256 << 20, "t
 /// take half of it.
 pub(crate) const STACKS: BlobKind = BlobKind::new("stacks", 2, 128 << 20, "the call stacks");
 
-/// The plan of an experiment. Version 1 has no simulator and no grid.
+/// The plan of an experiment; of two, the later one counts. Version 1 has no simulator and no grid, version 2
+/// no early end.
 pub(crate) const EXPERIMENT: BlobKind =
-    BlobKind::new("experiment", 2, 64 << 20, "the plan of the experiment");
+    BlobKind::new("experiment", 3, 64 << 20, "the plan of the experiment");
 
 /// New heads of measures; a value refers to one by its index among all heads of the file.
 pub(crate) const MEASURES: BlobKind = BlobKind::new("measures", 1, 64 << 20, "the measure headers");

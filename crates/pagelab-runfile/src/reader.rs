@@ -380,7 +380,8 @@ impl RunReader {
     }
 
     fn read_plan(&self, blobs: &[BlobHeader]) -> Result<Option<Plan>, Error> {
-        if let Some(header) = blobs_of_kind(blobs, &blob::EXPERIMENT).next() {
+        // A plan that was cut follows the whole one.
+        if let Some(header) = blobs_of_kind(blobs, &blob::EXPERIMENT).next_back() {
             let mut plan: Plan = self.read_json_record(header, &blob::EXPERIMENT)?;
             let judged = plan.sweep.as_mut().and_then(|sweep| sweep.judged.as_mut());
             judged.into_iter().for_each(earlier::rename_measure_key);

@@ -1,7 +1,7 @@
 //! Session of a tuning: profile, plan, and the arms none, plan and all that are measured in turn.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pagelab_command::atomic_file::{NewRunFile, check_output, free_run_file_name};
 use pagelab_command::exit::{Exit, Failure, usage_error};
@@ -15,6 +15,7 @@ use pagelab_model::run::RunEnd;
 use pagelab_model::tune::{HugePageSelection, TuningArm};
 use pagelab_model::{Snapshot, TlbProfile, size};
 use pagelab_probe::machine_tlb::{known_tlb, read_snapshot};
+use pagelab_report::quantity_format::format_duration;
 use pagelab_report::style::TextStyle;
 use pagelab_report::text_report::TextReport;
 use pagelab_runfile::{RunReader, RunWriter};
@@ -22,6 +23,7 @@ use pagelab_tlb::plan::PlanSize;
 
 use crate::profile::MissSource;
 use arms::ArmSelection;
+use time_budget::{MeasurementPlan, RequestedMeasurements};
 
 pub use recipe::ORIGIN;
 
@@ -30,6 +32,7 @@ pub mod attached;
 mod exact_fallback;
 mod profiling;
 mod recipe;
+mod time_budget;
 
 /// Request to tune a program.
 #[derive(Clone, Debug)]
@@ -40,8 +43,10 @@ pub struct TuningRequest {
     pub source: MissSource,
     /// Existing profile, instead of a new one.
     pub profile: Option<PathBuf>,
-    /// Counted rounds.
+    /// Counted rounds at the most.
     pub repeats: u32,
+    /// Time for the whole tuning, from its start.
+    pub time_budget: Duration,
     /// Whether 8, 16, 32 … huge pages are measured too.
     pub measures_curve: bool,
     /// Two rounds without warm-up, and no verdict.
@@ -127,6 +132,7 @@ pub fn prepare_tuning(
     command: &[String],
     names: &TuningNames,
 ) -> Result<TuningStep, Failure> {
+    let began = Instant::now();
     let TuningNames { name, run_file, plan_file: plan_path } = names;
     let path = &run_file.path;
     let stop = StopSignal::watch().map_err(Failure::no_signal_handlers)?;
@@ -144,7 +150,7 @@ pub fn prepare_tuning(
         profile = exact_fallback::profile_or_fall_back(seen, command, &profile_path, &mut options)?;
     }
     let Some(profile) = profile else { return Ok(TuningStep::Ended(report_stop(&stop))) };
-    let mut chosen = arms::choose_arms(request, &profile, plan_path)?;
+    let (mut chosen, measured) = choose_arms_in_time(request, &profile, plan_path, began)?;
     if arms::is_by_address(&chosen.tune.plan) {
         output::warn(&format!(
             "warning: the profile identifies memory by address, which changes between runs of most programs; \
@@ -152,14 +158,16 @@ pub fn prepare_tuning(
             address_reason(&profile, request.profile.is_none())
         ));
     }
-    let text = recipe::recipe_text(request, name, command, &chosen.tune.arms, &chosen.files);
-    let resolved = resolve_recipe(&text)?;
     let (mut writer, times, snapshot) = create_run_file(run_file, request.seed, &profile)?;
-    if profile.source == ProfileSource::Exact && !request.is_quick && !chosen.tune.plan_file.is_empty() {
+    if measured.recounts {
         let after =
             profiling::recount_with_plan(command, plan_path, &dir.path().join("recount.pagelab"), &options);
         chosen.tune.after = after.map(Box::new);
     }
+    let time_left = (!request.is_quick).then(|| request.time_budget.saturating_sub(began.elapsed()));
+    let measured = MeasurementPlan { time_left, ..measured };
+    let text = recipe::recipe_text((request, &measured), name, command, &chosen.tune.arms, &chosen.files);
+    let resolved = resolve_recipe(&text)?;
     write_tune(&mut writer, &chosen, &resolved)?;
     if let Some(signal) = stop.signal() {
         let ending = RunEnd::Stopped { after_ns: times.now_ns(), reason: signal_name(signal).to_owned() };
@@ -174,6 +182,45 @@ pub fn prepare_tuning(
     }
     let path = path.clone();
     Ok(TuningStep::Ready(Box::new(PreparedTuning { path, writer, times, resolved, snapshot })))
+}
+
+/// Chooses the arms for which the time budget suffices, and states trials and time.
+fn choose_arms_in_time(
+    request: &TuningRequest,
+    profile: &TlbProfile,
+    plan_path: &Path,
+    began: Instant,
+) -> Result<(ArmSelection, MeasurementPlan), Failure> {
+    let three = TuningRequest { measures_curve: false, ..request.clone() };
+    let mut chosen = arms::choose_arms(&three, profile, plan_path)?;
+    if request.is_quick {
+        let measured = MeasurementPlan::quick();
+        let chosen =
+            if request.measures_curve { arms::choose_arms(request, profile, plan_path)? } else { chosen };
+        return Ok((chosen, measured));
+    }
+    let spent = began.elapsed();
+    let requested = RequestedMeasurements {
+        curve_arms: if request.measures_curve { chosen.curve_arms } else { 0 },
+        recounts: profile.source == ProfileSource::Exact && chosen.is_planned(),
+        is_planned: chosen.is_planned(),
+        rounds_max: request.repeats,
+        trial_time: time_budget::expected_trial_time(profile),
+        time_left: request.time_budget.saturating_sub(spent),
+    };
+    let measured = MeasurementPlan::fit(&requested);
+    output::warn(&format!("note: measuring {}", measured.describe(&requested)));
+    measured
+        .describe_omissions(&requested, spent)
+        .iter()
+        .for_each(|text| output::warn(&format!("note: {text}")));
+    if measured.measures_curve {
+        chosen = arms::choose_arms(request, profile, plan_path)?;
+    }
+    if !measured.measures_all {
+        chosen.remove_all();
+    }
+    Ok((chosen, measured))
 }
 
 /// Reason why a profile names memory by its address, or what names it by length and number. The report has
@@ -275,14 +322,32 @@ pub fn describe_tuning(
         }
         false => "",
     };
-    let text = recipe::recipe_text(request, name, command, &three.0, &three.1);
+    let measured = describe_measurements(request);
+    let text = recipe::recipe_text((request, &measured), name, command, &three.0, &three.1);
     let resolved = resolve_recipe(&text)?;
     let trials = resolved.plan.schedule.len();
     let order = "none / plan / all with the same supervisor";
-    output.add_paragraph("measure  ", &format!("{order}: {trials} runs of the program{curve}"));
+    let most = if request.is_quick { "" } else { "at most " };
+    output.add_paragraph("measure  ", &format!("{order}: {most}{trials} runs of the program{curve}"));
+    if !request.is_quick {
+        let budget = format_duration(u64::try_from(request.time_budget.as_nanos()).unwrap_or(u64::MAX));
+        output.add_paragraph("time     ", &format!("at most {budget} (--time-budget), the profile included"));
+    }
     output.add_paragraph("write    ", &path.display().to_string());
     output.add_text("Changes no system settings.");
     Ok(output.into_text())
+}
+
+/// The measurements before a profile is known.
+fn describe_measurements(request: &TuningRequest) -> MeasurementPlan {
+    match request.is_quick {
+        true => MeasurementPlan::quick(),
+        false => MeasurementPlan {
+            warms_up: true,
+            time_left: Some(request.time_budget),
+            ..MeasurementPlan::quick()
+        },
+    }
 }
 
 fn plan_text(request: &TuningRequest, plan: &Path) -> String {
@@ -333,8 +398,20 @@ pub fn restore_plans(
         )));
     }
     // The plans belong to this run.
-    let request = TuningRequest { replaces_files: true, ..request };
-    let chosen = arms::choose_arms(&request, profile, plan_file)?.tune;
+    // What did not fit into the time budget is not there.
+    let has_curve = tune.arms.iter().any(|arm| {
+        let selection = arm.selection;
+        matches!(
+            selection,
+            HugePageSelection::Costliest | HugePageSelection::Random | HugePageSelection::MostUsed
+        )
+    });
+    let request = TuningRequest { replaces_files: true, measures_curve: has_curve, ..request };
+    let mut chosen = arms::choose_arms(&request, profile, plan_file)?;
+    if tune.arm_index(HugePageSelection::All).is_none() {
+        chosen.remove_all();
+    }
+    let chosen = chosen.tune;
     let heads = |arms: &[TuningArm]| -> Vec<(String, HugePageSelection, Option<u64>)> {
         arms.iter().map(|arm| (arm.name.clone(), arm.selection, arm.planned)).collect()
     };

@@ -91,6 +91,7 @@ pub enum Command {
 const EXAMPLES: &str = "\
 Examples:
   pagelab checkup                  this machine's memory, on one screen
+  pagelab checkup --deep           which processes use huge pages?
   pagelab can 4000                 can 4000 huge pages be allocated?
   pagelab tune -- ./server         do huge pages make this program faster?
   pagelab run thp --dry-run        what an experiment would run and change

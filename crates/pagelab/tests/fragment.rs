@@ -39,7 +39,11 @@ fn invalid_arguments_are_refused_before_memory_is_allocated() {
         (&["--unmovable", "5%", "--flavour", "slab"], 2, "pagetables, pipes"),
         (&["random", "--hold", "--", "true"], 2, "cannot be used with"),
         (&["random", "--size", "900T"], 2, "allowed only in a guest"),
-        (&["--target", "0.8", "--", "no-such-program"], 3, "cannot start no-such-program: no directory"),
+        (
+            &["--target", "0.8", "--", "no-such-program"],
+            3,
+            "cannot start no-such-program: no such executable",
+        ),
         (&["random", "--", "/no/such/program"], 3, "cannot start /no/such/program: no such file"),
     ];
     for (arguments, code, said) in cases {

@@ -53,5 +53,5 @@ fn listed_regions_come_from_the_pool() {
     let refused = &ended.steps[2];
     let words = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.end, StepExit::Code(5), "{words}");
-    assert!(words.contains("(4 of 5 are)") && words.contains("vm.nr_hugepages"), "{words}");
+    assert!(words.contains("(4 of 5 are backed)") && words.contains("vm.nr_hugepages"), "{words}");
 }

@@ -167,7 +167,7 @@ fn a_terminal_shows_letters_and_a_legend() {
         60.4 MiB unmovable or unknown
           Linux 6.1.0-56-cloud-amd64 · m.tar.zst/proc/kpageflags at 2026-11-22 00:58:00
 
-          one pixel per 64 pages (256 KiB), rows of 12 MiB, the most frequent class shown
+          one pixel per 64 pages (256 KiB), rows of 12 MiB, showing the most frequent class
           DMA        0 B rrrru........................................... 0
           DMA32   12 MiB ................usuuusssussuuuuussssssssssssssss 0
                   24 MiB uuuuuussssssuuuussssssssssssssssssss............ 0

@@ -205,7 +205,7 @@ fn folders_are_variants_if_file_names_are_workloads_and_pooling_is_reported() {
     lab.write("y/fmm/2m/counts.csv", line(2));
     let mixed = ["import", "perf-stat", "x/fmm/4k/counts.csv", "y/fmm/2m/counts.csv", "--workload", "fmm"];
     let refused = run_pagelab(&lab, 3, &[&mixed[..], &["-o", "b.pagelab"]].concat()).err;
-    assert!(refused.contains("both are fmm under counts"), "{refused}");
+    assert!(refused.contains("both are workload fmm and variant counts"), "{refused}");
     let words = "fmm/4k=x/fmm/4k/counts.csv fmm/2m=y/fmm/2m/counts.csv";
     assert!(refused.contains(words), "{refused}");
     assert!(!lab.path().join("b.pagelab").exists());
@@ -229,7 +229,7 @@ fn folders_above_the_layout_are_distinguished_by_name() {
     for sources in [&["r2/a", "r2/b"][..], &["r2"]] {
         let asked = [&["import", "perf-stat", "-o", "a.pagelab"], sources].concat();
         let refused = run_pagelab(&lab, 3, &asked).err;
-        assert!(refused.contains("both are canneal under thp"), "{refused}");
+        assert!(refused.contains("both are workload canneal and variant thp"), "{refused}");
         assert!(refused.contains(&format!("for two variants: {words}; for two rounds:")), "{refused}");
     }
     let words: Vec<&str> = words.split(' ').collect();

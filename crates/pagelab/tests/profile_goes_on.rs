@@ -66,7 +66,7 @@ raise SystemExit(7)";
     assert_eq!(running.line(), "deaf");
     running.signal(rustix::process::Signal::INT);
     let mut messages = BufReader::new(running.0.stderr.take().unwrap()).lines();
-    let note = messages.by_ref().map_while(Result::ok).find(|line| line.contains("continues"));
+    let note = messages.by_ref().map_while(Result::ok).find(|line| line.contains("keeps running"));
     lab.write("go", "");
     assert_eq!(running.line(), "all right");
     let rest: Vec<String> = messages.map_while(Result::ok).collect();

@@ -18,7 +18,7 @@ fn a_command_that_is_silent_for_ten_seconds_says_what_it_does() {
          [[workload]]\nname = \"sleep\"\ncommand = [\"sleep\", \"600\"]\n[[variant]]\nname = \"a\"\n",
     );
     let cases: [(&[&str], &str); 5] = [
-        (&["run", "wait.toml", "-o", "r.pagelab"], ": trial 1 of 3: sleep, a"),
+        (&["run", "wait.toml", "-o", "r.pagelab"], ": round 1, trial 1 of 3: sleep, a"),
         (&["record", "--for", "600s", "-o", "w.pagelab"], " of 10 min 0 s   "),
         (
             &["profile", "--source", "accessed", "--for", "600s", "-o", "p.pagelab", "--", "sleep", "600"],

@@ -204,13 +204,43 @@ fn programs_that_cannot_be_tuned_are_refused_before_anything_runs() {
         assert!(ran.err.contains(said), "{words:?}: {}", ran.err);
     }
     let dry = lab.run(&["tune", "--dry-run", "--", "true"]);
-    assert!(dry.code == Some(0) && dry.out.contains("31 runs of the program"), "{}{}", dry.out, dry.err);
+    assert!(dry.code == Some(0) && dry.out.contains("at most 83 runs of the"), "{}{}", dry.out, dry.err);
     // There is no folder for what is kept, so nothing of that is known.
     let cost_measurement = "measures the cost of page walks";
     assert!(dry.out.contains(cost_measurement), "{}", dry.out);
     let quick = lab.run(&["tune", "--quick", "--dry-run", "--", "true"]);
     assert!(quick.code == Some(0) && !quick.out.contains(cost_measurement), "{}", quick.out);
     assert_eq!(fs::read_dir(lab.path()).expect("a folder").count(), 0, "nothing is written");
+}
+
+/// The time of all is stated before the first trial and kept, and a budget that is too small names one that
+/// holds a verdict.
+#[test]
+fn a_tuning_keeps_its_time_budget() {
+    let lab = Lab::new();
+    let line =
+        ["tune", "--source", "accessed", "--time-budget", "4s", "-o", "b.pagelab", "--", "sleep", "0.6"];
+    let ran = lab.run(&line);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let err = ran.err.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(err.contains("measuring at most 20 rounds, 60 runs of about"), "{err}");
+    assert!(err.contains("not measured for lack of time: the warm-up round"), "{err}");
+    assert!(
+        err.contains("6 rounds do not fit into the time budget; a verdict needs --time-budget 1m"),
+        "{err}"
+    );
+    assert!(err.contains("of at most 20: another round would exceed the time budget"), "{err}");
+    let out = ran.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(out.contains("of at most 20 rounds"), "{out}");
+    // The run is complete: nothing of it is left.
+    let resumed = lab.run(&["tune", "--resume", "b.pagelab"]);
+    assert!(resumed.code == Some(3) && resumed.err.contains("its run is complete"), "{}", resumed.err);
+    let report = lab.run(&["report", "b.pagelab", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&report.out).expect("JSON");
+    let plan = &json["runs"][0]["experiment"]["plan"];
+    assert_eq!((&plan["early_end"]["rounds_max"], &plan["early_end"]["looks"]), (&20.into(), &true.into()));
+    assert!(plan["early_end"]["time_budget_ns"].as_u64().is_some_and(|left| left < 4_000_000_000), "{plan}");
+    assert!(plan["slots"].as_u64().is_some_and(|slots| slots < 60 && slots % 3 == 0), "{plan}");
 }
 
 #[test]
@@ -585,8 +615,9 @@ fn a_dry_run_of_a_process_prints_its_plan_and_changes_nothing() {
     for said in [
         format!("process  {pid} (pagelab): "),
         format!("--pid {pid} --for 3s, without huge pages, while `touch ran` runs"),
-        "31 runs".to_owned(),
-        "3 s and 32 runs of `touch ran`, each at most 1 h 0 min".to_owned(),
+        "at most 83 runs".to_owned(),
+        "3 s and at most 84 runs of `touch ran`, each at most 1 h 0 min; at most 15 min 0 s in total"
+            .to_owned(),
         format!("write    tune-{pid}-1.pagelab"),
         "change   collapses (MADV_COLLAPSE) and splits".to_owned(),
     ] {
@@ -610,7 +641,7 @@ fn a_metric_that_prints_no_number_is_refused_at_once() {
             &[][..],
             "cannot measure `echo hello`: expected a number in the last line of its output",
         ),
-        ("echo hello", &["--figure", "took {} s"], "a line of its output like \"took {} s\" with a number"),
+        ("echo hello", &["--figure", "took {} s"], "an output line matching \"took {} s\", with a number"),
         ("echo no >&2; exit 3", &[], "it ended with exit status: 3: no"),
     ] {
         let line = ["tune", "--pid", &pid, "--metric", metric, "--quick", "-o", "t.pagelab"];

@@ -33,7 +33,7 @@ mod exact;
 #[cfg(test)]
 mod simulation;
 
-use pagelab_model::experiment::BetterDirection;
+use pagelab_model::experiment::{BetterDirection, Experiment};
 
 use super::paired::{CONFIDENCE_LEVEL, PAIRS_MIN, PairedRatios, RatioInterval};
 use super::{NoiseFloor, TrialCounts, judge_ratio};
@@ -110,6 +110,16 @@ pub fn find_look_level(completed_rounds: usize, is_last: bool) -> Option<f64> {
     }
     let at = completed_rounds.saturating_sub(PAIRS_MIN);
     Some(LAST_LEVELS.get(at).copied().unwrap_or(LAST_LEVEL_LIMIT))
+}
+
+/// Level of the intervals of an experiment, complete or not: that of the look at which it ended.
+pub fn interval_level(experiment: &Experiment) -> f64 {
+    let rule = experiment.plan.early_end.filter(|rule| rule.has_looks);
+    let Some(rule) = rule else { return CONFIDENCE_LEVEL };
+    let rounds = experiment.count_completed_rounds();
+    // If the time ended at the round of an early look, its level is wider than the last look would need.
+    let is_early = LOOK_ROUNDS.contains(&rounds) && rounds < rule.rounds_max as usize;
+    find_look_level(rounds, !is_early).unwrap_or(CONFIDENCE_LEVEL)
 }
 
 /// Judges the primary comparison of one arm with the baseline after a completed round. `None` if there is no

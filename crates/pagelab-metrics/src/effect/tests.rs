@@ -27,6 +27,7 @@ fn experiment(variants: &[(&str, &str)], trials: &[(usize, u32, TrialRole, f64)]
         simulator: None,
         sweep: None,
         pictures: 0,
+        early_end: None,
         question: "does it pay".to_owned(),
         origin: "built in".to_owned(),
         recipe: String::new(),

@@ -63,6 +63,7 @@ fn experiment(rounds: u32, better: BetterDirection, limits: &[(u64, Ends)]) -> E
         simulator: None,
         sweep: None,
         pictures: 0,
+        early_end: None,
         question: String::new(),
         origin: String::new(),
         recipe: String::new(),

@@ -130,12 +130,14 @@ fn write_history(output: &mut TextReport, history: &VmstatHistory) {
 }
 
 fn write_processes(output: &mut TextReport, snapshot: &Snapshot) {
-    output.add_heading("largest processes");
+    output.add_heading("largest processes, most huge pages first");
     let coverage = match &snapshot.processes {
         Ok(coverage) => coverage,
         Err(absence) => return output.add_indented(&absence_text(absence)),
     };
     let huge = |process: &ProcessMemory| process.anon_huge.0 + process.shmem_huge.0 + process.file_huge.0;
+    let mut processes: Vec<&ProcessMemory> = coverage.processes.iter().collect();
+    processes.sort_by_key(|process| std::cmp::Reverse((huge(process), process.rss)));
     let has_eligible = coverage.processes.iter().any(|process| process.eligible.is_some());
     RowTable::<&ProcessMemory>::new()
         .right("pid", |process| process.pid.to_string())
@@ -143,12 +145,14 @@ fn write_processes(output: &mut TextReport, snapshot: &Snapshot) {
         .right("resident", |process| format_bytes(process.rss))
         .right("anonymous", |process| format_bytes(process.anonymous))
         .right("huge", |process| format_bytes(Bytes(huge(process))))
-        .right("share", |process| match process.rss.0 {
+        .right("huge share", |process| match process.rss.0 {
             0 => "–".to_owned(),
             resident => format_percent(huge(process) as f64 / resident as f64),
         })
-        .right_if(has_eligible, "eligible", |process| process.eligible.map_or(String::new(), format_bytes))
-        .add_to(output, 2, &coverage.processes);
+        .right_if(has_eligible, "THP-eligible", |process| {
+            process.eligible.map_or(String::new(), format_bytes)
+        })
+        .add_to(output, 2, processes);
     if let Some((processes, absence)) = &coverage.unreadable {
         output.add_indented(&format!(
             "{} more not read: {}",

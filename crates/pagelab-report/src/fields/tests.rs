@@ -30,6 +30,7 @@ macro_rules! tables {
 
 tables! {
     "plan": of::plan_fields;
+    "early end": of::early_end_fields;
     "planned workload": of::workload_fields;
     "simulated": of::simulated::configuration_fields;
     "planned variant": of::variant_fields;

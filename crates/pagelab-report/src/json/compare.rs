@@ -62,7 +62,7 @@ fields! { fn run_ratio_fields(of: RunRatio);
 
 fn effect_json(effect: &Effect) -> JsonObject {
     let (speed_up, found) = effect.speed_up();
-    let interval = interval_json(found, CONFIDENCE_LEVEL);
+    let interval = interval_json(found, effect.level);
     JsonObject::new()
         .field("speed_up", speed_up)
         .optional("speed_up_interval", interval, "a single pair has no interval")

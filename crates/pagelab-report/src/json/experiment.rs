@@ -10,8 +10,8 @@ use pagelab_metrics::effect::{
 };
 use pagelab_metrics::statistics::SampleStatistics;
 use pagelab_model::experiment::{
-    Contrast, Experiment, Flag, Measure, MeasureHead, Plan, PlannedVariant, PlannedWorkload, Schedule,
-    ScheduleSlot, Trial, TrialEnd,
+    Contrast, EarlyEnd, Experiment, Flag, Measure, MeasureHead, Plan, PlannedVariant, PlannedWorkload,
+    Schedule, ScheduleSlot, Trial, TrialEnd,
 };
 use pagelab_model::run::Manifest;
 use serde_json::Value;
@@ -81,10 +81,19 @@ fields! { fn plan_fields(of: Plan);
     "sequence": string, "`abba`, `blocks`, `by_seed` (all points, then the next seed)" => of.sequence.slug();
     "seed": integer, "seed of the trial order and of the workloads; in a grid, the first seed" => of.seed;
     "loss": number, "acceptable slow-down with less memory, as a share of the time" => of.loss;
+    "early_end": object (null: "all rounds are run"), "when the run may end before its last round, below" =>
+        of.early_end.map(|of| early_end_fields().object(&of));
     "slots": integer, "number of planned trials" => of.schedule.len();
     "schedule": array (null: "the schedule is a grid"), "slots of the schedule, below" => schedule_json(of);
     "grid": object (null: "the schedule is a list"), "points and seeds of the grid, below" =>
         simulated::grid_json(of);
+}
+
+fields! { fn early_end_fields(of: EarlyEnd);
+    "rounds_max": integer, "planned rounds; the schedule has fewer if the run ended early" => of.rounds_max;
+    "looks": boolean, "whether it ends after a look at which every variant has an effect" => of.has_looks;
+    "time_budget_ns": integer (null: "the time is not limited"), "limit on the time of all trials" =>
+        of.time_budget_ns;
 }
 
 pub(crate) fn baseline_name(plan: &Plan) -> Option<&str> {
@@ -486,8 +495,9 @@ pub(super) fn interval_json(interval: Option<RatioInterval>, level: f64) -> Opti
 fields! { fn effect_fields<'a>(of: EffectRow<'a>);
     "pairs": integer, "rounds with a value of both variants" => of.effect().map(|of| of.pairs.pair_count());
     "ratio": number, "geometric mean of variant / baseline over the pairs" => of.effect().map(|of| of.ratio);
-    "ratio_interval": object (null: ONE_PAIR), "Student's t interval: `low`, `high`, `level` 0.95" =>
-        of.effect().and_then(|of| interval_json(of.interval, CONFIDENCE_LEVEL));
+    "ratio_interval": object (null: ONE_PAIR),
+        "Student's t interval: `low`, `high`, `level` (0.95; of a run with looks, that of its last one)" =>
+        of.effect().and_then(|of| interval_json(of.interval, of.level));
     "ratio_by_ranks": object (null: "too few or too many pairs for this interval"),
         "interval of Wilcoxon's signed-rank test, with its exact `level`" =>
         of.effect().and_then(|of| of.pairs.rank_interval()).map(|(of, level)| interval_json(Some(of), level));
@@ -504,8 +514,9 @@ fields! { fn effect_fields<'a>(of: EffectRow<'a>);
         of.draw(PairedRatios::permutation_p);
     "speed_up": number, "the ratio or its inverse, so that higher is better" =>
         of.effect().map(|of| of.speed_up().0);
-    "speed_up_interval": object (null: ONE_PAIR), "Student's t interval: `low`, `high`, `level` 0.95" =>
-        of.effect().and_then(|of| interval_json(of.speed_up().1, CONFIDENCE_LEVEL));
+    "speed_up_interval": object (null: ONE_PAIR),
+        "Student's t interval: `low`, `high`, `level` (0.95; of a run with looks, that of its last one)" =>
+        of.effect().and_then(|of| interval_json(of.speed_up().1, of.level));
     "saved_percent": number,
         "100 × (1 − ratio), for rates 100 × (1 − 1 / ratio); negative if the variant needs more" =>
         of.effect().map(|of| of.saved_share() * 100.0);

@@ -31,6 +31,7 @@ pub fn to_document(run: &Run) -> Option<Value> {
         .field("says", verdict_slug(tuned.verdict))
         .field("by", tuned.measure.as_str())
         .field("by_unit", tuned.unit.0.as_str())
+        .field("interval_level", tuned.level)
         .optional(
             "noise_floor",
             tuned.floor.as_ref().map(|floor| floor.ratio),

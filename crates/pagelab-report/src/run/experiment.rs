@@ -110,7 +110,11 @@ fn list_design_facts(experiment: &Experiment) -> Vec<String> {
     let mut facts = vec![if plan.place == IMPORTED_PLACE { place } else { format!("on {place}") }];
     facts.push(format_plural(plan.variants.len(), "variant"));
     facts.push(format_plural(plan.workloads.len(), "workload"));
-    facts.push(format_plural(counted_rounds(plan), "round"));
+    let rounds = counted_rounds(plan);
+    facts.push(match plan.early_end.map(|rule| rule.rounds_max as usize) {
+        Some(most) if most > rounds => format!("{rounds} of at most {most} rounds"),
+        _ => format_plural(rounds, "round"),
+    });
     facts.push(format_sequence(plan).to_owned());
     facts.push(format!("seed {}", plan.seed));
     let done = experiment.trials.iter().filter(|trial| trial.end == TrialEnd::Done).count();

@@ -11,7 +11,9 @@ use pagelab_model::tune::{HugePageSelection, TuningArm, TuningRun};
 use pagelab_model::{Bytes, PageSize};
 
 use super::{View, clip_name, experiment};
-use crate::effect_text::{display_measure_name, format_noise_floor, format_optional_interval, format_ratio};
+use crate::effect_text::{
+    display_measure_name, format_level, format_noise_floor, format_optional_interval, format_ratio,
+};
 use crate::quantity_format::UnitScale;
 use crate::style::{TextStyle, format_bytes, format_count};
 use crate::text_report::{RowTable, TableColumn, TextReport};
@@ -77,7 +79,7 @@ fn write_arms(output: &mut TextReport, tune: &TuningRun, tuned: &TuningResult) {
             true => "1".to_owned(),
             false => speedup_cells(of.speed_up).0,
         })
-        .right("95 % interval", |(arm, of)| match is_base(arm) {
+        .right(format!("{} interval", format_level(tuned.level)), |(arm, of)| match is_base(arm) {
             true => String::new(),
             false => speedup_cells(of.speed_up).1,
         })

@@ -29,6 +29,7 @@ fn plan(slots: usize) -> Plan {
         simulator: None,
         sweep: None,
         pictures: 0,
+        early_end: None,
         origin: "command line".to_owned(),
         recipe: "name = \"thp\"\n".to_owned(),
         place: "host".to_owned(),

@@ -257,7 +257,7 @@ fn records_that_cannot_be_stored_are_refused_and_the_file_stays_usable() {
         (writer.add_sample(stream, 1, f64::INFINITY), "expected a finite number"),
         (writer.add_sample(stream, u64::MAX, 1.0), "is out of range for a time"),
         (writer.add_row(series, 1 << 63, &[None]), "is out of range for a time"),
-        (writer.add_row(series, 6, &[]), "has 1 columns, not 0"),
+        (writer.add_row(series, 6, &[]), "has 1 columns, but the row has 0"),
         (writer.add_row(series, 5, &[Some(2)]), "are not ascending at 5 ns"),
         (writer.add_event(&event), "is out of range for a time"),
         (writer.add_series("s", "", &twice).map(drop), "two columns named \"c\""),

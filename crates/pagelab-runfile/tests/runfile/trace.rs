@@ -120,9 +120,9 @@ fn damage_is_reported_with_its_place() {
             ),
             "event block 6, 5.000 s after the start: ",
         ),
-        (format!("UPDATE blob SET data = substr(data, 1, 500) WHERE {events}"), "block 6 of its events"),
-        (format!("UPDATE blob SET raw_bytes = raw_bytes - 1 WHERE {events}"), "block 6 of its events"),
-        (format!("UPDATE blob SET raw_bytes = raw_bytes + 1 WHERE {events}"), "it unpacks to"),
+        (format!("UPDATE blob SET data = substr(data, 1, 500) WHERE {events}"), "event block 6"),
+        (format!("UPDATE blob SET raw_bytes = raw_bytes - 1 WHERE {events}"), "event block 6"),
+        (format!("UPDATE blob SET raw_bytes = raw_bytes + 1 WHERE {events}"), "it decompresses to"),
         (format!("UPDATE blob SET raw_bytes = 1 << 40 WHERE {events}"), "is not an event block"),
         (format!("UPDATE blob SET name = '2500' WHERE {events}"), "it has 2501 events; expected 2500"),
         (format!("UPDATE blob SET name = '-1' WHERE {events}"), "is not an event block"),
@@ -130,7 +130,7 @@ fn damage_is_reported_with_its_place() {
         (
             "UPDATE blob SET data = (SELECT data FROM blob WHERE name = '2501') WHERE name = '3001'"
                 .to_owned(),
-            "block 7 of its events",
+            "event block 7",
         ),
         ("DELETE FROM blob WHERE kind = 'trace_head'".to_owned(), "without a trace"),
         ("UPDATE blob SET version = 3 WHERE kind = 'trace_runs'".to_owned(), "hint: use a newer pagelab"),

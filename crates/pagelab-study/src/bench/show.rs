@@ -52,7 +52,7 @@ pub fn to_table_text(request: &BenchRequest, results: &BenchResults, style: Text
         if let Some(floor) = floor {
             output.add_text(&format!(
                 "{}: a read that misses all caches takes {:.1} ns if dependent and {:.1} ns if \
-                     independent, in {} on huge pages; an operation reads one or two such lines",
+                 independent (buffer of {}, huge pages); an operation reads one or two cache lines",
                 format_bytes(*memory),
                 floor.dependent_ps / 1e3,
                 floor.independent_ps / 1e3,

@@ -349,7 +349,9 @@ impl Tracer {
         }
         if self.spec.overrides {
             let targets = space.remove_targets(&range);
-            state.accounting.add_note("the program called MADV_NOHUGEPAGE; advised again (--override)");
+            state
+                .accounting
+                .add_note("the program set MADV_NOHUGEPAGE; overridden with MADV_HUGEPAGE (--override)");
             return self.advise_targets(state, tid, targets);
         }
         let why = "the program called MADV_NOHUGEPAGE; hint: use --override";

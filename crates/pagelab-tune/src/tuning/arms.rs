@@ -25,6 +25,23 @@ pub struct ArmSelection {
     pub tune: TuningRun,
     /// The plan file of each arm that has one.
     pub files: Vec<Option<PathBuf>>,
+    /// Number of arms that a curve adds.
+    pub curve_arms: u32,
+}
+
+impl ArmSelection {
+    /// Whether there is a plan.
+    pub fn is_planned(&self) -> bool {
+        !self.tune.plan_file.is_empty()
+    }
+
+    /// Leaves out the arm of all memory on huge pages.
+    pub fn remove_all(&mut self) {
+        if let Some(at) = self.tune.arm_index(HugePageSelection::All) {
+            self.tune.arms.remove(at);
+            self.files.remove(at);
+        }
+    }
 }
 
 /// Chooses the arms and writes their plans.
@@ -80,7 +97,8 @@ pub fn choose_arms(
         pid: None,
         notes: profile_notes(profile, &ranking),
     };
-    Ok(ArmSelection { tune, files: chosen.files })
+    let curve_arms = curve_counts(most).map(|n| if n == planned_count { 2 } else { 3 }).sum();
+    Ok(ArmSelection { tune, files: chosen.files, curve_arms })
 }
 
 /// Returns the addresses of the planned regions if the profiled process still runs.
@@ -167,8 +185,7 @@ impl ArmBuilder<'_> {
         let ask = |by| RankOptions { page: self.profile.huge, by, include_files: false };
         let random = rank_regions(self.profile, ask(RankBy::Random(request.seed)));
         let most_used = rank_regions(self.profile, ask(RankBy::Accesses));
-        let counts = std::iter::successors(Some(CURVE_FIRST), |n| n.checked_mul(2));
-        for n in counts.take_while(|n| *n < most) {
+        for n in curve_counts(most) {
             let path = |kind: &str| plan_path.with_extension(format!("{n}{kind}.toml"));
             // The plan itself is this point of the curve.
             if n != planned {
@@ -181,6 +198,12 @@ impl ArmBuilder<'_> {
         output::print_note(&format!("curve: {} arms", self.arms.len()));
         Ok(())
     }
+}
+
+/// Numbers of huge pages of a curve: 8, 16, 32 … below those of all regions.
+fn curve_counts(most: usize) -> impl Iterator<Item = usize> {
+    let counts = std::iter::successors(Some(CURVE_FIRST), |n| n.checked_mul(2));
+    counts.take_while(move |n| *n < most)
 }
 
 /// Writes a plan. An existing file with another content is refused unless it is replaced.

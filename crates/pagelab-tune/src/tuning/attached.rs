@@ -10,11 +10,12 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pagelab_command::exit::{Exit, Failure, FailureKind};
 use pagelab_command::machine_guard::open_unwatched_guard;
 use pagelab_command::output;
+use pagelab_experiment::early_end::{EarlyEndCheck, TrialTimes};
 use pagelab_experiment::engine::RunClock;
 use pagelab_experiment::resolve::ResolvedExperiment;
 use pagelab_host::capture::StopSignal;
@@ -31,6 +32,7 @@ use pagelab_report::text_report::TextReport;
 use pagelab_runfile::RunWriter;
 use pagelab_target::huge_page_control::{ChangeResult, HugePageController};
 
+use super::time_budget::MeasurementPlan;
 use super::{
     TuningNames, TuningRequest, arms, create_run_file, exact_fallback, profiling, recipe, resolve_recipe,
     write_tune,
@@ -44,6 +46,7 @@ const EXACT_CANNOT_ATTACH: &str =
     "--source exact cannot attach to a running process; hint: use `pagelab tune --source exact -- COMMAND`";
 
 struct AttachedSession<'s> {
+    began: Instant,
     request: &'s TuningRequest,
     pid: u32,
     names: &'s TuningNames,
@@ -107,10 +110,12 @@ impl AttachedTuning<'_> {
         let plan = &self.names.plan_file;
         let (arms, files) = arms::arms_without_profile(plan);
         let arguments = load_arguments(command);
-        let text = recipe::recipe_text(request, &self.names.name, &arguments, &arms, &files);
+        let measurements = super::describe_measurements(request);
+        let names = &self.names.name;
+        let text = recipe::recipe_text((request, &measurements), names, &arguments, &arms, &files);
         let runs = resolve_recipe(&text)?.plan.schedule.len();
-        let [profile_time, limit] = [request.profile_time, request.time_limit]
-            .map(|time| format_duration(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)));
+        let most = if request.is_quick { "" } else { "at most " };
+        let [profile_time, limit] = [request.profile_time, request.time_limit].map(format_time);
         let mut output = TextReport::new(style);
         output.add_paragraph(
             "process  ",
@@ -133,12 +138,15 @@ impl AttachedTuning<'_> {
         output.add_paragraph("plan     ", &super::plan_text(request, plan));
         super::add_walk_cost_line(&mut output, request);
         let measured = format!(
-            "none / plan / all in turn as the huge pages of the process: {runs} runs of \
-            the command"
+            "none / plan / all in turn as the huge pages of the process: {most}{runs} runs of the command"
         );
         output.add_paragraph("measure  ", &measured);
         let profiled = if request.profile.is_some() { String::new() } else { format!("{profile_time} and ") };
-        let time = format!("{profiled}{} runs of `{command}`, each at most {limit}", runs + 1);
+        let total = match measurements.time_left {
+            Some(budget) => format!("; at most {} in total (--time-budget)", format_time(budget)),
+            None => String::new(),
+        };
+        let time = format!("{profiled}{most}{} runs of `{command}`, each at most {limit}{total}", runs + 1);
         output.add_paragraph("time     ", &time);
         output.add_paragraph("write    ", &self.names.run_file.path.display().to_string());
         output.add_paragraph(
@@ -152,13 +160,21 @@ impl AttachedTuning<'_> {
 
     /// Profiles, plans and measures the process.
     pub fn run(self) -> Result<AttachedEnd, Failure> {
+        let began = Instant::now();
         let AttachedTuning { request, pid, command, figure, names, process } = self;
         let stop = StopSignal::watch().map_err(Failure::no_signal_handlers)?;
         let Some(load) = ProcessLoad::check(command, figure, request.time_limit, &stop)? else {
             return Ok(AttachedEnd::Ended(super::report_stop(&stop)));
         };
-        let session =
-            AttachedSession { request, pid, names: &names, process: &process, load: &load, stop: &stop };
+        let session = AttachedSession {
+            began,
+            request,
+            pid,
+            names: &names,
+            process: &process,
+            load: &load,
+            stop: &stop,
+        };
         let guard = open_unwatched_guard();
         // After a kill -9 the journal names the process that was left in some arm; its contents are intact in
         // each.
@@ -177,6 +193,10 @@ impl AttachedTuning<'_> {
         }
         outcome
     }
+}
+
+fn format_time(time: Duration) -> String {
+    format_duration(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// The load as the command of a recipe.
@@ -233,7 +253,10 @@ impl AttachedSession<'_> {
         chosen.tune.pid = Some(pid);
         chosen.tune.notes.extend(unseen);
         chosen.tune.notes.push(comparison_text(regions.len(), planned.len()));
-        let resolved = self.resolve_recipe(&path, &chosen.tune, &chosen.files)?;
+        let measured = super::describe_measurements(request);
+        let time_left = measured.time_left.map(|budget| budget.saturating_sub(self.began.elapsed()));
+        let measured = MeasurementPlan { time_left, ..measured };
+        let resolved = self.resolve_recipe((&path, &measured), &chosen.tune, &chosen.files)?;
         let (mut writer, times, _) = create_run_file(run_file, request.seed, &profile)?;
         write_tune(&mut writer, &chosen, &resolved)?;
         let measured =
@@ -302,13 +325,13 @@ impl AttachedSession<'_> {
 
     fn resolve_recipe(
         &self,
-        path: &Path,
+        (path, measured): (&Path, &MeasurementPlan),
         tune: &TuningRun,
         files: &[Option<PathBuf>],
     ) -> Result<ResolvedExperiment, Failure> {
         let name = recipe::file_stem(&path.with_extension("").display().to_string());
         let (request, command) = (self.load.with_figure(self.request), load_arguments(&self.load.command));
-        resolve_recipe(&recipe::recipe_text(&request, &name, &command, &tune.arms, files))
+        resolve_recipe(&recipe::recipe_text((&request, measured), &name, &command, &tune.arms, files))
     }
 
     /// Measures all trials in order; returns whether all are done.
@@ -322,6 +345,8 @@ impl AttachedSession<'_> {
     ) -> Result<bool, Failure> {
         let schedule = &resolved.plan.schedule;
         let start_ns = times.now_ns();
+        let (mut trials, mut trial_times, mut check) =
+            (Vec::new(), TrialTimes::default(), EarlyEndCheck::default());
         for (at, slot) in schedule.iter().enumerate() {
             if self.stop.signal().is_some() {
                 return Ok(false);
@@ -347,6 +372,18 @@ impl AttachedSession<'_> {
             let event = RunEvent { at_ns: trial.ended_ns, kind: "turned".to_owned(), text };
             writer.add_event(&event)?;
             writer.flush()?;
+            trial_times.record(slot, &trial);
+            trials.push(trial);
+            let expected_time = |at| trial_times.expect(schedule.get(at)?);
+            let spent = (trial_times.total(), &expected_time as &dyn Fn(usize) -> Option<Duration>);
+            if let Some(end) = check.check_after_trial(&resolved.plan, trials.iter(), spent) {
+                let at_ns = times.now_ns();
+                writer.add_plan(at_ns, &end.plan)?;
+                output::show_status_line("");
+                output::warn(&format!("note: {}", end.reason));
+                writer.add_event(&RunEvent { at_ns, kind: "early end".to_owned(), text: end.reason })?;
+                break;
+            }
         }
         output::show_status_line("");
         Ok(true)

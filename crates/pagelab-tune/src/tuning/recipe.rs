@@ -1,11 +1,14 @@
 //! Recipe of a tuning, as stored in its run file for resuming.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use pagelab_formats::duration;
 use pagelab_model::run::Unit;
 use pagelab_model::tune::{HugePageSelection, TuningArm};
 
 use super::TuningRequest;
+use super::time_budget::MeasurementPlan;
 
 /// Maximum length of a unit, in bytes.
 const UNIT_MAX: usize = 12;
@@ -15,7 +18,7 @@ pub const ORIGIN: &str = "pagelab tune";
 
 /// Returns the recipe's text. `files` are the plans of the arms that have one.
 pub fn recipe_text(
-    request: &TuningRequest,
+    (request, measured): (&TuningRequest, &MeasurementPlan),
     name: &str,
     command_line: &[String],
     arms: &[TuningArm],
@@ -23,19 +26,23 @@ pub fn recipe_text(
 ) -> String {
     let program = command_line.first().map_or("", String::as_str);
     let question = format!("Do huge pages speed up {}, and how many does it need?", file_stem(program));
-    // With more than three arms, trials of one arm are far apart in the order there and back; in a random
-    // order no arm has a fixed place.
-    let order = if arms.len() > 3 { "blocks" } else { "abba" };
-    let (repeats, warm_up) = if request.is_quick { (2, 0) } else { (request.repeats, 1) };
+    // Looks require independent pairs, which a random order in each round gives.
+    let (repeats, has_looks) = if request.is_quick { (2, false) } else { (request.repeats, true) };
+    let warm_up = u32::from(measured.warms_up);
+    let budget = measured.time_left.map(|left| format!("time_budget = {:?}\n", format_seconds(left)));
+    let takes = measured.trial_time.map(|time| format!("takes = {:?}\n", format_seconds(time)));
     let mut text = format!(
-        "name = {}\nquestion = {}\norder = {order:?}\nrepeats = {repeats}\nwarm_up = {warm_up}\nseed = {}\n\
-         time_limit = \"{}s\"\nbaseline = {}\n\n[[workload]]\nname = {}\ncommand = [{}]\n",
+        "name = {}\nquestion = {}\norder = \"blocks\"\nrepeats = {repeats}\nwarm_up = {warm_up}\n\
+         looks = {has_looks}\n{}seed = {}\ntime_limit = \"{}s\"\nbaseline = {}\n\n\
+         [[workload]]\nname = {}\n{}command = [{}]\n",
         quote_toml(name),
         quote_toml(&question),
+        budget.unwrap_or_default(),
         request.seed,
         request.time_limit.as_secs().max(1),
         quote_toml(arms.first().map_or("none", |arm| arm.name.as_str())),
         quote_toml(&file_stem(program)),
+        takes.unwrap_or_default(),
         command_line.iter().map(|word| quote_toml(word)).collect::<Vec<_>>().join(", "),
     );
     if request.exit_codes != [0] {
@@ -57,6 +64,13 @@ pub fn recipe_text(
         text.push_str(&format!("\n[[variant]]\nname = {name}\nplan = {plan}\n"));
     }
     text
+}
+
+/// Formats a time for a recipe, in milliseconds, at least one.
+fn format_seconds(time: Duration) -> String {
+    duration::format_argument(Duration::from_millis(
+        u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1),
+    ))
 }
 
 /// Returns the unit of a figure: the word after its number, as in `took {} s`, or `count`.
@@ -129,6 +143,7 @@ mod tests {
             source: MissSource::Auto,
             profile: None,
             repeats: 7,
+            time_budget: Duration::from_secs(900),
             measures_curve: false,
             is_quick: false,
             figure: Some("took {} s".to_owned()),
@@ -141,7 +156,13 @@ mod tests {
             plan: None,
             replaces_files: false,
         };
-        let text = recipe_text(&request, "tune-x", &words, &arms, &files);
+        let measured = MeasurementPlan {
+            warms_up: true,
+            trial_time: Some(Duration::from_micros(12_345_678)),
+            time_left: Some(Duration::from_secs(840)),
+            ..MeasurementPlan::quick()
+        };
+        let text = recipe_text((&request, &measured), "tune-x", &words, &arms, &files);
         let recipe = Recipe::parse("test", &text).unwrap_or_else(|bad| panic!("{bad}\n{text}"));
         let WorkloadCommand::Command { command, metric: Some(metric), .. } = &recipe.workloads[0].command
         else {
@@ -152,6 +173,8 @@ mod tests {
         assert_eq!((metric.prefix.as_str(), metric.suffix.as_str()), ("took ", " s"));
         assert_eq!(metric.unit, "s");
         assert_eq!((recipe.repeats, recipe.warm_up, recipe.seed, recipe.baseline), (7, 1, 5, 0));
+        assert_eq!((recipe.has_looks, recipe.time_budget), (true, Some(Duration::from_secs(840))));
+        assert_eq!(recipe.workloads[0].duration, Some(Duration::from_millis(12_345)));
         let plans: Vec<_> = recipe.variants.iter().map(|variant| variant.supervised_plan.clone()).collect();
         assert_eq!(
             plans,

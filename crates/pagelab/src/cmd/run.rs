@@ -6,6 +6,7 @@ pub mod recipe_file;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Parser;
 use pagelab_command::progress::{CommandStatus, StatusEnd};
@@ -20,6 +21,7 @@ use pagelab_experiment::session::{ExperimentSession, SessionEnd};
 use pagelab_experiment::simulation_recipe;
 use pagelab_experiment::swap_file::ExperimentSwap;
 use pagelab_experiment::trial::TrialContext;
+use pagelab_formats::duration;
 use pagelab_host::guard::GuardSite;
 use pagelab_model::experiment::{Plan, ScheduleSlot};
 use pagelab_model::{Bytes, Snapshot};
@@ -76,13 +78,17 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = parse_bounded::<u32, 1, 10_000>)]
     repeats: Option<u32>,
 
+    /// Time for all trials: no round begins that would exceed it
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    time_budget: Option<Duration>,
+
     /// Print the plan and the planned changes, and run nothing
     #[arg(long)]
     dry_run: bool,
 
     /// Resume an interrupted run
     #[arg(long, value_name = "FILE",
-        conflicts_with_all = ["recipe", "quick", "repeats", "dry_run", "output", "command",
+        conflicts_with_all = ["recipe", "quick", "repeats", "time_budget", "dry_run", "output", "command",
             "swap_dir", "model"])]
     resume: Option<PathBuf>,
 
@@ -139,8 +145,10 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
 
 /// Runs a recipe of the simulator, which has seeds instead of rounds.
 fn run_simulated(args: &Args, origin: &str, text: &str) -> Result<u8, Failure> {
-    if !args.command.is_empty() || args.swap_dir.is_some() || args.model {
-        return Err(usage_error("this recipe is simulated: a program, --swap-dir and --model do not apply"));
+    if !args.command.is_empty() || args.swap_dir.is_some() || args.model || args.time_budget.is_some() {
+        return Err(usage_error(
+            "this recipe is simulated: a program, --swap-dir, --model and --time-budget do not apply",
+        ));
     }
     let asked = RecipeOverrides { quick: args.quick, seeds: args.repeats, ..Default::default() };
     if args.dry_run {
@@ -179,7 +187,8 @@ fn print_plan(resolved: &ResolvedExperiment, json: bool, has_model: bool) -> Res
 fn resolve_recipe(args: &Args, recipe: Recipe) -> Result<ResolvedExperiment, Failure> {
     let words = super::parse_command(&args.command)?;
     let command = (!words.is_empty()).then_some(words);
-    let overrides = ExperimentOverrides { quick: args.quick, repeats: args.repeats, command };
+    let (quick, repeats, time_budget) = (args.quick, args.repeats, args.time_budget);
+    let overrides = ExperimentOverrides { quick, repeats, time_budget, command };
     ResolvedExperiment::resolve(recipe, &overrides).map_err(|bad| usage_error(&bad.to_string()))
 }
 

@@ -32,10 +32,12 @@ Examples:
   pagelab tune --pid 4121 --metric './load -n 100000'
   pagelab tune --dry-run -- ./server     print the plan
   pagelab tune --resume x.pagelab        resume after Ctrl-C or a kill
+  pagelab apply tune-server-1.plan.toml -- ./server --bench
 
-All arms (none, plan, all) run under pagelab's supervisor, so its overhead cancels out. Each trial is \
- written as soon as it ends. The answer may be that huge pages do not help. Exit code 0: measured, whatever \
- the answer; 1: with --pid, the process has no memory that huge pages could back; 5: some trials failed.
+The arms are the compared variants: none, plan, all. They all run under pagelab's supervisor, so its \
+ overhead cancels out. Each trial is written as soon as it ends. The answer may be that huge pages do \
+ not help. Exit code 0: measured, whatever the answer; 1: with --pid, the process has no memory that \
+ huge pages could back; 5: some trials failed.
 
 docs/tune.md
 ";
@@ -56,9 +58,13 @@ pub struct Args {
     #[arg(long, value_name = "FILE.pagelab", conflicts_with = "source")]
     profile: Option<PathBuf>,
 
-    /// Counted rounds; fewer than 6 give no verdict
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = parse_bounded::<u32, 1, 10_000>)]
+    /// Maximum number of counted rounds; fewer than 6 give no verdict
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = parse_bounded::<u32, 1, 10_000>)]
     repeats: u32,
+
+    /// Time for the profile and all trials: no round begins that would exceed it
+    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = duration::parse)]
+    time_budget: Duration,
 
     /// Also measure 8, 16, 32 … huge pages, and equal numbers of random and most-used ones
     #[arg(long)]
@@ -112,7 +118,8 @@ pub struct Args {
     /// Resume an interrupted run
     #[arg(long, value_name = "FILE",
         conflicts_with_all = ["pages", "share", "budget", "source", "profile", "repeats", "curve",
-            "quick", "figure", "exit_codes", "dry_run", "output", "plan", "command", "pid", "metric"])]
+            "time_budget", "quick", "figure", "exit_codes", "dry_run", "output", "plan", "command", "pid",
+            "metric"])]
     resume: Option<PathBuf>,
 
     #[command(flatten)]
@@ -138,6 +145,7 @@ impl Args {
             source: self.source,
             profile: self.profile.clone(),
             repeats: self.repeats,
+            time_budget: self.time_budget,
             measures_curve: self.curve,
             is_quick: self.quick,
             figure: self.figure.clone(),

@@ -11,7 +11,7 @@ use super::super::clip_name;
 use super::{NAME_MAX, TEXT_MAX};
 use crate::checkup::cache_and_tlb_facts;
 use crate::effect_text::{
-    display_measure_key, format_measure_verdict, format_optional_interval, format_ratio,
+    display_measure_key, format_level, format_measure_verdict, format_optional_interval, format_ratio,
 };
 use crate::quantity_format::format_quantity;
 use crate::style::format_percent;
@@ -52,6 +52,8 @@ const UNGROUPED_MEASURES_MAX: usize = 12;
 /// Measures to show, sorted by group.
 struct ShownMeasures<'a> {
     groups: Vec<(&'static str, Vec<&'a MeasureEffects>)>,
+    /// Confidence level of the intervals.
+    level: f64,
     /// Counts measures that are left out because no variant changes them.
     unchanged_count: usize,
 }
@@ -62,7 +64,8 @@ impl<'a> ShownMeasures<'a> {
         workload_effects: &'a WorkloadEffects,
         shows_all: bool,
     ) -> ShownMeasures<'a> {
-        let mut shown_measures = ShownMeasures { groups: Vec::new(), unchanged_count: 0 };
+        let mut shown_measures =
+            ShownMeasures { groups: Vec::new(), level: workload_effects.level, unchanged_count: 0 };
         let judged = workload_effects.primary_measure().map(|judged| judged.key());
         for measure in workload_effects.measures.iter().filter(|measure| measure.absent.is_none()) {
             let is_judged = judged.as_ref() == Some(&measure.key());
@@ -152,11 +155,12 @@ fn write_variant(
             verdict_text,
         ])
     });
+    let interval_title = format!("{} interval", format_level(shown_measures.level));
     let columns = [
         TableColumn::left("measure"),
         TableColumn::right("median"),
         TableColumn::right("ratio"),
-        TableColumn::right("95 % interval"),
+        TableColumn::right(&interval_title),
         TableColumn::left("verdict"),
     ];
     write_table(output, &columns, &rows, &[3]);

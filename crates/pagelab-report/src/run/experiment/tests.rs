@@ -2,7 +2,7 @@
 
 use expect_test::expect_file;
 
-use pagelab_model::experiment::{BetterDirection, Measure, MeasureHead};
+use pagelab_model::experiment::{BetterDirection, EarlyEnd, Measure, MeasureHead};
 use pagelab_model::run::Unit;
 use pagelab_model::simulation::TrialSeries;
 
@@ -47,6 +47,18 @@ fn an_experiment_that_was_ended_says_so() {
     nothing.trials.clear();
     let text = render_experiment(&run(nothing), SUMMARY, TextStyle::PLAIN);
     assert!(text.contains("nothing was measured: no trial completed"), "{text}");
+}
+
+/// A run with looks has the level of its last one, and states its rounds.
+#[test]
+fn intervals_of_a_run_with_looks_have_the_level_of_its_end() {
+    for (rounds_max, design) in [(10, "10 rounds"), (20, "10 of at most 20 rounds")] {
+        let mut experiment = thp_modes_experiment();
+        experiment.plan.early_end = Some(EarlyEnd { rounds_max, has_looks: true, time_budget_ns: None });
+        let text = render_experiment(&run(experiment), SUMMARY, TextStyle::PLAIN);
+        assert!(text.contains("95.7 % interval") && !text.contains("95 %"), "{text}");
+        assert!(text.contains(design), "{text}");
+    }
 }
 
 #[test]

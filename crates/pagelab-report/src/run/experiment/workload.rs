@@ -8,9 +8,9 @@ use pagelab_model::{Bytes, PageSize};
 use super::super::clip_name;
 use super::NAME_MAX;
 use crate::effect_text::{
-    display_measure_name, explain_undecided, explain_verdict, format_advice, format_gain, format_noise_floor,
-    format_optional_interval, format_ratio, format_reduction, format_time_saved, format_verdict,
-    is_miss_count,
+    display_measure_name, explain_undecided, explain_verdict, format_advice, format_gain, format_level,
+    format_noise_floor, format_optional_interval, format_ratio, format_reduction, format_time_saved,
+    format_verdict, is_miss_count,
 };
 use crate::quantity_format::{UnitScale, format_quantity};
 use crate::style::{format_bytes, format_count};
@@ -243,7 +243,7 @@ fn write_rows(
             let speed_up = judged(at).map(|effect| effect.speed_up());
             speed_up.map_or(none(), |(times, interval)| format!("{}×", format_ratio(times, interval)))
         })
-        .right("95 % interval", |&at| {
+        .right(format!("{} interval", format_level(effects.level)), |&at| {
             format_optional_interval(judged(at).and_then(|effect| effect.speed_up().1))
         })
         .right("memory", |&at| ratio(at, measures::PEAK_MEMORY))

@@ -45,6 +45,7 @@ pub(super) fn plan(
         simulator: None,
         sweep: None,
         pictures: 0,
+        early_end: None,
         origin: "built in".to_owned(),
         recipe: "name = \"thp\"\n".to_owned(),
         place: "host".to_owned(),

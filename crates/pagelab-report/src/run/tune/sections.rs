@@ -9,7 +9,7 @@ use pagelab_model::run::Run;
 use pagelab_model::tune::{HugePageSelection, TuningRun};
 
 use super::{NAME_MAX, format_times, speedup_cells};
-use crate::effect_text::{format_narrow_interval, format_reduction};
+use crate::effect_text::{format_level, format_narrow_interval, format_reduction};
 use crate::miss_counts::format_share_of_misses;
 use crate::quantity_format::format_quantity;
 use crate::run::{View, clip_name};
@@ -45,7 +45,7 @@ pub(super) fn write_curve(output: &mut TextReport, tune: &TuningRun, tuned: &Tun
             Some(0) => "1".to_owned(),
             _ => speedup_cells(value(step.costliest)).0,
         })
-        .left("95 %", |step| match (step.pages, value(step.costliest)) {
+        .left(format_level(tuned.level), |step| match (step.pages, value(step.costliest)) {
             (Some(0), _) => String::new(),
             (_, Some((_, Some(within)))) => format_narrow_interval(within),
             _ => "–".to_owned(),

@@ -2,13 +2,13 @@
 
 use pagelab_metrics::effect::{EffectVerdict, RatioInterval};
 use pagelab_metrics::tune::{ArmResult, HELPFUL_SPEED_UP_MIN, TuningResult, TuningVerdict};
-use pagelab_model::Bytes;
 use pagelab_model::experiment::measures;
 use pagelab_model::tune::{HugePageSelection, TuningRun};
+use pagelab_model::{Bytes, PageSize};
 
 use super::{format_times, speedup_cells};
-use crate::effect_text::{format_interval, format_ratio, format_reduction, is_informative};
-use crate::quantity_format::format_duration;
+use crate::effect_text::{format_interval, format_level, format_ratio, format_reduction, is_informative};
+use crate::quantity_format::{format_duration, format_quantity};
 use crate::style::{format_bytes, format_count, format_percent, format_plural};
 
 fn find_arm(tuned: &TuningResult, tune: &TuningRun, selection: HugePageSelection) -> ArmResult {
@@ -49,7 +49,7 @@ pub(crate) fn verdict_sentence(tuned: &TuningResult, tune: &TuningRun) -> String
             "huge pages do not help this program: even with all its memory on huge pages it is {}{by}",
             gain_limit_text(&all_arm)
         ),
-        TuningVerdict::NoDifference => no_difference_sentence(&plan_arm, &all_arm),
+        TuningVerdict::NoDifference => no_difference_sentence(tuned.level, &plan_arm, &all_arm),
         TuningVerdict::NotAllocated => {
             "no verdict: the huge pages of the plan were not allocated, see below".to_owned()
         }
@@ -62,12 +62,12 @@ pub(crate) fn verdict_sentence(tuned: &TuningResult, tune: &TuningRun) -> String
     }
 }
 
-fn no_difference_sentence(plan_arm: &ArmResult, all_arm: &ArmResult) -> String {
+fn no_difference_sentence(level: f64, plan_arm: &ArmResult, all_arm: &ArmResult) -> String {
     let is_none = |arm: &ArmResult| matches!(arm.verdict, Some(EffectVerdict::NoDifference));
     let shown = if is_none(all_arm) || plan_arm.speed_up.is_none() { all_arm } else { plan_arm };
     let within = match shown.speed_up {
         Some((_, Some(within))) if !is_informative(within) => format_interval(within),
-        found => format!("95 % interval {}", speedup_cells(found).1),
+        found => format!("{} interval {}", format_level(level), speedup_cells(found).1),
     };
     format!("no difference measured ({within}); hint: use more rounds or a quieter machine")
 }
@@ -138,12 +138,28 @@ fn arm_size_text(arm: &ArmResult, tune: &TuningRun) -> String {
 /// Returns the notes beside the verdict, a sentence each.
 pub(super) fn side_notes(tuned: &TuningResult, tune: &TuningRun) -> Vec<String> {
     let mut said = Vec::new();
+    said.extend(value_range_text(tuned, tune));
     said.extend(plan_against_all_text(tuned));
     said.extend(cpu_time_text(tuned, tune));
     said.extend(savings_text(tuned, tune));
     said.extend(prediction_text(tuned, tune));
     said.extend(knee_text(tune));
     said
+}
+
+/// Lists the values of each arm where too few rounds have no verdict.
+fn value_range_text(tuned: &TuningResult, tune: &TuningRun) -> Option<String> {
+    if tuned.verdict != TuningVerdict::TooFew {
+        return None;
+    }
+    let quantity = |value: f64| format_quantity(value, &tuned.unit, PageSize::DEFAULT);
+    let arms = tune.arms.iter().zip(&tuned.arms).filter_map(|(arm, found)| {
+        let (min, max, count) = found.range?;
+        let range =
+            if count == 1 { quantity(min) } else { format!("{} to {}", quantity(min), quantity(max)) };
+        Some(format!("{} {range} ({})", arm.name, format_plural(count as u64, "run")))
+    });
+    Some(format!("values: {}", arms.collect::<Vec<_>>().join(" · ")))
 }
 
 /// Compares the plan with all: the plan's merit is speed per huge page.

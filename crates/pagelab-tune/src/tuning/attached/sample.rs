@@ -70,7 +70,7 @@ impl LoadFigure {
         let (is_number, wanted) = match &self.given {
             Some(given) => {
                 let is_number = matches!(find_metric(&self.metric, output), Some(Ok(_)));
-                (is_number, format!("a line of its output like {given:?} with a number"))
+                (is_number, format!("an output line matching {given:?}, with a number"))
             }
             None => {
                 let Some(line) = last else { return Ok(None) };

@@ -25,10 +25,18 @@ impl<'p> RunProgress<'p> {
     pub fn report(&mut self, news: &SessionEvent<'_>) {
         match news {
             SessionEvent::Note(text) => self.print_line(&format!("note: {text}")),
-            SessionEvent::TrialStarted { number, total: of, workload, variant, remaining_time: left } => {
-                let left = left.map(|left| format!("   about {} left", format_duration(bounded_ns(left))));
-                let left = left.unwrap_or_default();
-                output::show_status_line(&format!("trial {number} of {of}: {workload}, {variant}{left}"));
+            SessionEvent::TrialStarted { number, total, workload, variant, round, remaining_time } => {
+                let (most, about) = match self.plan.early_end {
+                    Some(_) => ("at most ", "at most"),
+                    None => ("", "about"),
+                };
+                let round = round.map_or("warm-up".to_owned(), |round| format!("round {round}"));
+                let left = remaining_time
+                    .map(|left| format!("   {about} {} left", format_duration(bounded_ns(left))))
+                    .unwrap_or_default();
+                output::show_status_line(&format!(
+                    "{round}, trial {number} of {most}{total}: {workload}, {variant}{left}"
+                ));
             }
             SessionEvent::Progress(_) => {}
             SessionEvent::TrialEnded(trial) => self.report_trial(trial),

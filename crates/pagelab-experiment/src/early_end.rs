@@ -1,0 +1,123 @@
+//! Early end of an experiment on this machine: after a completed round, if every variant has an effect at a
+//! look, or if the next round would exceed the time budget. The rest of the plan is then cut.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use pagelab_metrics::effect::{
+    ExperimentEffects, LOOK_ROUNDS, LookDecision, PairedRatios, WorkloadEffects, decide_after_round,
+};
+use pagelab_model::experiment::{EarlyEnd, Experiment, Plan, ScheduleSlot, Trial, TrialEnd, TrialRole};
+
+/// Measured time of trials, by workload and variant.
+#[derive(Clone, Debug, Default)]
+pub struct TrialTimes {
+    spent: BTreeMap<(usize, usize), (Duration, u32)>,
+}
+
+impl TrialTimes {
+    /// Adds a trial of a slot.
+    pub fn record(&mut self, slot: ScheduleSlot, trial: &Trial) {
+        let time = Duration::from_nanos(trial.ended_ns.saturating_sub(trial.began_ns));
+        let (sum, count) = self.spent.entry((slot.workload, slot.variant)).or_default();
+        (*sum, *count) = (*sum + time, *count + 1);
+    }
+
+    /// Time of all trials so far.
+    pub fn total(&self) -> Duration {
+        self.spent.values().map(|(sum, _)| *sum).sum()
+    }
+
+    /// Expected time of a slot: the mean of the trials of the same workload and variant, else of the same
+    /// workload; `None` before the first.
+    pub fn expect(&self, slot: ScheduleSlot) -> Option<Duration> {
+        let mean = |(sum, count): (Duration, u32)| (count > 0).then(|| sum / count);
+        let known = self.spent.get(&(slot.workload, slot.variant)).copied();
+        let of_workload = || {
+            let times = self.spent.iter().filter(|((workload, _), _)| *workload == slot.workload);
+            times.fold((Duration::ZERO, 0), |sum, (_, one)| (sum.0 + one.0, sum.1 + one.1))
+        };
+        known.and_then(mean).or_else(|| mean(of_workload()))
+    }
+}
+
+/// The cut plan of an experiment that ends early, and the reason.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EarlyEndDecision {
+    /// The plan without the rounds that are left out.
+    pub plan: Plan,
+    /// When and why it ended, in a phrase.
+    pub reason: String,
+}
+
+/// Decides after each completed round whether an experiment ends.
+#[derive(Clone, Debug, Default)]
+pub struct EarlyEndCheck {
+    /// Completed rounds at the last decision.
+    rounds_checked: usize,
+}
+
+impl EarlyEndCheck {
+    /// Decides after a trial. `None`: the experiment continues. `expected_time` is for slots.
+    pub fn check_after_trial<'t>(
+        &mut self,
+        plan: &Plan,
+        trials: impl Iterator<Item = &'t Trial> + Clone,
+        (spent, expected_time): (Duration, &dyn Fn(usize) -> Option<Duration>),
+    ) -> Option<EarlyEndDecision> {
+        let rule = plan.early_end?;
+        let ended = trials.clone().filter(|trial| trial.end != TrialEnd::Stopped);
+        let rounds = plan.count_completed_rounds(&ended.map(|trial| trial.slot).collect());
+        // A resumed run may have trials of the next round already: then that round is completed first.
+        let is_beyond =
+            |trial: &Trial| plan.schedule.get(trial.slot).is_some_and(|slot| is_from(slot, rounds));
+        if rounds <= self.rounds_checked
+            || rounds >= rule.rounds_max as usize
+            || trials.clone().any(is_beyond)
+        {
+            return None;
+        }
+        self.rounds_checked = rounds;
+        let is_decided = || {
+            let trials = trials.cloned().collect();
+            is_decided(&Experiment { plan: plan.clone(), trials }, rounds)
+        };
+        let reason = if rule.has_looks && LOOK_ROUNDS.contains(&rounds) && is_decided() {
+            "every variant differs from the baseline".to_owned()
+        } else {
+            let next_round = round_slots(plan, rounds).map(expected_time).sum::<Option<Duration>>();
+            describe_spent_budget(rule, spent + next_round?)?
+        };
+        let reason = format!("ended after round {rounds} of at most {}: {reason}", rule.rounds_max);
+        Some(EarlyEndDecision { plan: plan.cut_after(rounds), reason })
+    }
+}
+
+fn describe_spent_budget(rule: EarlyEnd, needed: Duration) -> Option<String> {
+    let budget = Duration::from_nanos(rule.time_budget_ns?);
+    (needed > budget).then(|| "another round would exceed the time budget".to_owned())
+}
+
+/// Whether every variant of every workload has an effect at the look after this round.
+fn is_decided(experiment: &Experiment, rounds: usize) -> bool {
+    let is_workload_decided = |workload: &WorkloadEffects| {
+        let Some(primary) = workload.primary_measure() else { return false };
+        let arms: Vec<&PairedRatios> =
+            (0..workload.columns.len()).filter_map(|at| Some(&primary.effect(at)?.pairs)).collect();
+        let floor = primary.noise_floor.as_ref().ok();
+        // All but the baseline: a variant without a ratio has no effect.
+        arms.len() + 1 == workload.columns.len()
+            && decide_after_round(&arms, floor, rounds, false) != LookDecision::Continue
+    };
+    ExperimentEffects::from_experiment(experiment).workloads.iter().all(is_workload_decided)
+}
+
+/// Whether a slot is of this counted round or a later one.
+fn is_from(slot: ScheduleSlot, round: usize) -> bool {
+    slot.role != TrialRole::WarmUp && slot.round as usize >= round
+}
+
+fn round_slots(plan: &Plan, round: usize) -> impl Iterator<Item = usize> {
+    let is_of_round = move |slot: ScheduleSlot| is_from(slot, round) && !is_from(slot, round + 1);
+    plan.schedule.iter().enumerate().filter(move |(_, slot)| is_of_round(*slot)).map(|(at, _)| at)
+}
