@@ -291,7 +291,7 @@ mod tests {
             (None, "5\nreq/s: 7\n", Err("found \"req/s: 7\"")),
             (None, "inf\n", Err("found \"inf\"")),
             (Some("took {}"), "took 7\ndone\n", Ok(true)),
-            (Some("took {}"), "took long\n", Err("like \"took {}\" with a number, found \"took long\"")),
+            (Some("took {}"), "took long\n", Err("matching \"took {}\", with a number, found \"took long\"")),
             (Some("took {}"), "", Err("found no output")),
         ] {
             let found = figure(given).find_in("load", output);
