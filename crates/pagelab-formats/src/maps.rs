@@ -83,7 +83,7 @@ mod tests {
         assert!(parse(b"").unwrap().is_empty());
         let error = parse(b"1-1 r 0 0 0\n").unwrap_err().message_in_file("f");
         assert!(
-            error.contains("f:1: expected `start-end") && error.contains("found `1-1 r 0 0 0`"),
+            error.starts_with("f:1: expected `start-end rwxp offset device inode name`, found `1-1 r 0 0 0`"),
             "{error}"
         );
     }

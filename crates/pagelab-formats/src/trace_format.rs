@@ -341,7 +341,7 @@ mod tests {
         assert!(error("name: a\nID: 65536\n").starts_with("f:2: `65536` is not an event ID"));
         for field in ["int a; offset:1;", "int a; offset:65535; size:2;", "; offset:1; size:1;", "int a[; "] {
             let text = format!("name: a\nID: 1\nfield:{field}\n");
-            assert!(error(&text).starts_with("f:3: "), "{field}");
+            assert!(error(&text).starts_with("f:3: expected `TYPE NAME; "), "{field}");
         }
         let many = "field:int a; offset:0; size:4;\n".repeat(513);
         assert!(error(&many).contains("513: more than 512 fields"));

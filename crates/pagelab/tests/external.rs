@@ -236,7 +236,7 @@ fn failures_of_a_setup_are_reported_with_a_hint() {
     let nowhere = nowhere.env_remove("XDG_CACHE_HOME").output().unwrap();
     check(&nowhere, 4, "neither XDG_CACHE_HOME nor HOME is set");
     stage.0.write("huge.toml", format!("space = \"900000000G\"\n{MADE_UP}"));
-    check(&stage.run(&["workload", "setup", "./huge.toml"]), 5, "B free");
+    check(&stage.run(&["workload", "setup", "./huge.toml"]), 5, "B free\nhint: free disk space");
     fs::remove_file(stage.0.path().join("bin/apt-get")).unwrap();
     let mut without = stage.command(&["workload", "setup", "./mine.toml"]);
     let bin = stage.0.path().join("bin");
