@@ -7,7 +7,7 @@ use std::time::Duration;
 use pagelab_metrics::effect::{
     ExperimentEffects, LOOK_ROUNDS, LookDecision, PairedRatios, WorkloadEffects, decide_after_round,
 };
-use pagelab_model::experiment::{EarlyEnd, Experiment, Plan, ScheduleSlot, Trial, TrialEnd, TrialRole};
+use pagelab_model::experiment::{Experiment, Plan, ScheduleSlot, Trial, TrialEnd};
 
 /// Measured time of trials, by workload and variant.
 #[derive(Clone, Debug, Default)]
@@ -39,6 +39,12 @@ impl TrialTimes {
         };
         known.and_then(mean).or_else(|| mean(of_workload()))
     }
+
+    /// Expected time of a counted round, from 0.
+    fn expect_round(&self, plan: &Plan, round: usize) -> Option<Duration> {
+        let is_of_round = |slot: &ScheduleSlot| slot.is_from_round(round) && !slot.is_from_round(round + 1);
+        plan.schedule.iter().filter(is_of_round).map(|slot| self.expect(slot)).sum()
+    }
 }
 
 /// The cut plan of an experiment that ends early, and the reason.
@@ -58,19 +64,19 @@ pub struct EarlyEndCheck {
 }
 
 impl EarlyEndCheck {
-    /// Decides after a trial. `None`: the experiment continues. `expected_time` is for slots.
+    /// Decides after a trial, from all trials and their times. `None`: the experiment continues.
     pub fn check_after_trial<'t>(
         &mut self,
         plan: &Plan,
         trials: impl Iterator<Item = &'t Trial> + Clone,
-        (spent, expected_time): (Duration, &dyn Fn(usize) -> Option<Duration>),
+        times: &TrialTimes,
     ) -> Option<EarlyEndDecision> {
         let rule = plan.early_end?;
         let ended = trials.clone().filter(|trial| trial.end != TrialEnd::Stopped);
         let rounds = plan.count_completed_rounds(&ended.map(|trial| trial.slot).collect());
         // A resumed run may have trials of the next round already: then that round is completed first.
         let is_beyond =
-            |trial: &Trial| plan.schedule.get(trial.slot).is_some_and(|slot| is_from(slot, rounds));
+            |trial: &Trial| plan.schedule.get(trial.slot).is_some_and(|slot| slot.is_from_round(rounds));
         if rounds <= self.rounds_checked
             || rounds >= rule.rounds_max as usize
             || trials.clone().any(is_beyond)
@@ -83,19 +89,17 @@ impl EarlyEndCheck {
             is_decided(&Experiment { plan: plan.clone(), trials }, rounds)
         };
         let reason = if rule.has_looks && LOOK_ROUNDS.contains(&rounds) && is_decided() {
-            "every variant differs from the baseline".to_owned()
+            "every variant differs from the baseline"
+        } else if times.total() + times.expect_round(plan, rounds)?
+            > Duration::from_nanos(rule.time_budget_ns?)
+        {
+            "another round would exceed the time budget"
         } else {
-            let next_round = round_slots(plan, rounds).map(expected_time).sum::<Option<Duration>>();
-            describe_spent_budget(rule, spent + next_round?)?
+            return None;
         };
         let reason = format!("ended after round {rounds} of at most {}: {reason}", rule.rounds_max);
         Some(EarlyEndDecision { plan: plan.cut_after(rounds), reason })
     }
-}
-
-fn describe_spent_budget(rule: EarlyEnd, needed: Duration) -> Option<String> {
-    let budget = Duration::from_nanos(rule.time_budget_ns?);
-    (needed > budget).then(|| "another round would exceed the time budget".to_owned())
 }
 
 /// Whether every variant of every workload has an effect at the look after this round.
@@ -110,14 +114,4 @@ fn is_decided(experiment: &Experiment, rounds: usize) -> bool {
             && decide_after_round(&arms, floor, rounds, false) != LookDecision::Continue
     };
     ExperimentEffects::from_experiment(experiment).workloads.iter().all(is_workload_decided)
-}
-
-/// Whether a slot is of this counted round or a later one.
-fn is_from(slot: ScheduleSlot, round: usize) -> bool {
-    slot.role != TrialRole::WarmUp && slot.round as usize >= round
-}
-
-fn round_slots(plan: &Plan, round: usize) -> impl Iterator<Item = usize> {
-    let is_of_round = move |slot: ScheduleSlot| is_from(slot, round) && !is_from(slot, round + 1);
-    plan.schedule.iter().enumerate().filter(move |(_, slot)| is_of_round(*slot)).map(|(at, _)| at)
 }

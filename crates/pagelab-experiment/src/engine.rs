@@ -192,11 +192,7 @@ impl<'e> Engine<'e> {
         if due.is_empty() {
             return Ok(false);
         }
-        let mut check = std::mem::take(&mut self.early_end);
-        let expected_time = |slot| self.expected_time(slot);
-        let times = (self.times.total(), &expected_time as &dyn Fn(usize) -> Option<Duration>);
-        let decision = check.check_after_trial(self.plan, self.trials.values(), times);
-        self.early_end = check;
+        let decision = self.early_end.check_after_trial(self.plan, self.trials.values(), &self.times);
         let Some(EarlyEndDecision { plan, reason }) = decision else { return Ok(false) };
         self.journal.store_plan(&plan)?;
         self.cut_plan = Some(plan);

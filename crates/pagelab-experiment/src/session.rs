@@ -186,7 +186,7 @@ mod tests {
     use pagelab_runfile::read_run_file;
 
     use super::*;
-    use crate::early_end::EarlyEndCheck;
+    use crate::early_end::{EarlyEndCheck, TrialTimes};
     use crate::place::LostTrial;
     use crate::recipe::Recipe;
     use crate::resolve::{ExperimentOverrides, ResolvedExperiment};
@@ -396,8 +396,8 @@ mod tests {
         // Three trials of warm-up, and four in each round.
         for (ended, rounds) in [(3 + 6 * 4, Some(6)), (3 + 6 * 4 + 1, None), (3 + 5 * 4, None)] {
             let trials = trials_of(ended);
-            let decision =
-                EarlyEndCheck::default().check_after_trial(&plan, trials.iter(), (Duration::ZERO, &|_| None));
+            let times = TrialTimes::default();
+            let decision = EarlyEndCheck::default().check_after_trial(&plan, trials.iter(), &times);
             assert_eq!(decision.map(|end| end.plan.schedule.len()), rounds.map(|_| ended), "{ended}");
         }
     }

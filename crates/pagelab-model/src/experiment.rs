@@ -108,8 +108,7 @@ impl Plan {
     /// Counted rounds from the first on of which every slot is among those that ended.
     pub fn count_completed_rounds(&self, ended_slots: &BTreeSet<usize>) -> usize {
         let mut rounds = 0;
-        for (at, slot) in self.schedule.iter().enumerate().filter(|(_, slot)| slot.role != TrialRole::WarmUp)
-        {
+        for (at, slot) in self.schedule.iter().enumerate().filter(|(_, slot)| slot.is_from_round(0)) {
             if !ended_slots.contains(&at) {
                 return slot.round as usize;
             }
@@ -120,8 +119,8 @@ impl Plan {
 
     /// The plan without the counted rounds from this one on.
     pub fn cut_after(&self, rounds: usize) -> Plan {
-        let is_cut = |slot: &ScheduleSlot| slot.role != TrialRole::WarmUp && slot.round as usize >= rounds;
-        Plan { schedule: self.schedule.iter().take_while(|slot| !is_cut(slot)).collect(), ..self.clone() }
+        let kept = self.schedule.iter().take_while(|slot| !slot.is_from_round(rounds));
+        Plan { schedule: kept.collect(), ..self.clone() }
     }
 
     /// Whether this is a plan or a cut of it.
@@ -298,6 +297,13 @@ pub struct ScheduleSlot {
     pub round: u32,
     /// Its role.
     pub role: TrialRole,
+}
+
+impl ScheduleSlot {
+    /// Whether it is of this counted round, from 0, or of a later one.
+    pub fn is_from_round(&self, round: usize) -> bool {
+        self.role != TrialRole::WarmUp && self.round as usize >= round
+    }
 }
 
 /// Role of a trial.

@@ -15,7 +15,6 @@ use pagelab_model::run::RunEnd;
 use pagelab_model::tune::{HugePageSelection, TuningArm};
 use pagelab_model::{Snapshot, TlbProfile, size};
 use pagelab_probe::machine_tlb::{known_tlb, read_snapshot};
-use pagelab_report::quantity_format::format_duration;
 use pagelab_report::style::TextStyle;
 use pagelab_report::text_report::TextReport;
 use pagelab_runfile::{RunReader, RunWriter};
@@ -23,7 +22,7 @@ use pagelab_tlb::plan::PlanSize;
 
 use crate::profile::MissSource;
 use arms::ArmSelection;
-use time_budget::{MeasurementPlan, RequestedMeasurements};
+use time_budget::{MeasurementPlan, RequestedMeasurements, format_time};
 
 pub use recipe::ORIGIN;
 
@@ -191,14 +190,11 @@ fn choose_arms_in_time(
     plan_path: &Path,
     began: Instant,
 ) -> Result<(ArmSelection, MeasurementPlan), Failure> {
+    if request.is_quick {
+        return Ok((arms::choose_arms(request, profile, plan_path)?, MeasurementPlan::quick()));
+    }
     let three = TuningRequest { measures_curve: false, ..request.clone() };
     let mut chosen = arms::choose_arms(&three, profile, plan_path)?;
-    if request.is_quick {
-        let measured = MeasurementPlan::quick();
-        let chosen =
-            if request.measures_curve { arms::choose_arms(request, profile, plan_path)? } else { chosen };
-        return Ok((chosen, measured));
-    }
     let spent = began.elapsed();
     let requested = RequestedMeasurements {
         curve_arms: if request.measures_curve { chosen.curve_arms } else { 0 },
@@ -210,10 +206,9 @@ fn choose_arms_in_time(
     };
     let measured = MeasurementPlan::fit(&requested);
     output::warn(&format!("note: measuring {}", measured.describe(&requested)));
-    measured
-        .describe_omissions(&requested, spent)
-        .iter()
-        .for_each(|text| output::warn(&format!("note: {text}")));
+    for text in measured.describe_omissions(&requested, spent) {
+        output::warn(&format!("note: {text}"));
+    }
     if measured.measures_curve {
         chosen = arms::choose_arms(request, profile, plan_path)?;
     }
@@ -226,8 +221,7 @@ fn choose_arms_in_time(
 /// Reason why a profile names memory by its address, or what names it by length and number. The report has
 /// the notes of the profile.
 fn address_reason(profile: &TlbProfile, is_own: bool) -> &'static str {
-    const REASONS: [&str; 3] =
-        ["observed as a whole", "cannot be traced by the supervisor", "identified by address"];
+    const REASONS: [&str; 2] = ["observed as a whole", "identified by address"];
     match REASONS.iter().any(|of| profile.notes.iter().any(|note| note.contains(of))) {
         true => "see the notes in the report for the reason",
         false if is_own => {
@@ -330,7 +324,7 @@ pub fn describe_tuning(
     let most = if request.is_quick { "" } else { "at most " };
     output.add_paragraph("measure  ", &format!("{order}: {most}{trials} runs of the program{curve}"));
     if !request.is_quick {
-        let budget = format_duration(u64::try_from(request.time_budget.as_nanos()).unwrap_or(u64::MAX));
+        let budget = format_time(request.time_budget);
         output.add_paragraph("time     ", &format!("at most {budget} (--time-budget), the profile included"));
     }
     output.add_paragraph("write    ", &path.display().to_string());
@@ -397,16 +391,10 @@ pub fn restore_plans(
             tune.plan_file
         )));
     }
+    // Arms that did not fit into the time budget are not there. Each number of a curve has a random arm.
+    let measures_curve = tune.arm_index(HugePageSelection::Random).is_some();
     // The plans belong to this run.
-    // What did not fit into the time budget is not there.
-    let has_curve = tune.arms.iter().any(|arm| {
-        let selection = arm.selection;
-        matches!(
-            selection,
-            HugePageSelection::Costliest | HugePageSelection::Random | HugePageSelection::MostUsed
-        )
-    });
-    let request = TuningRequest { replaces_files: true, measures_curve: has_curve, ..request };
+    let request = TuningRequest { replaces_files: true, measures_curve, ..request };
     let mut chosen = arms::choose_arms(&request, profile, plan_file)?;
     if tune.arm_index(HugePageSelection::All).is_none() {
         chosen.remove_all();

@@ -32,7 +32,7 @@ use pagelab_report::text_report::TextReport;
 use pagelab_runfile::RunWriter;
 use pagelab_target::huge_page_control::{ChangeResult, HugePageController};
 
-use super::time_budget::MeasurementPlan;
+use super::time_budget::{MeasurementPlan, format_time};
 use super::{
     TuningNames, TuningRequest, arms, create_run_file, exact_fallback, profiling, recipe, resolve_recipe,
     write_tune,
@@ -193,10 +193,6 @@ impl AttachedTuning<'_> {
         }
         outcome
     }
-}
-
-fn format_time(time: Duration) -> String {
-    format_duration(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// The load as the command of a recipe.
@@ -374,9 +370,7 @@ impl AttachedSession<'_> {
             writer.flush()?;
             trial_times.record(slot, &trial);
             trials.push(trial);
-            let expected_time = |at| trial_times.expect(schedule.get(at)?);
-            let spent = (trial_times.total(), &expected_time as &dyn Fn(usize) -> Option<Duration>);
-            if let Some(end) = check.check_after_trial(&resolved.plan, trials.iter(), spent) {
+            if let Some(end) = check.check_after_trial(&resolved.plan, trials.iter(), &trial_times) {
                 let at_ns = times.now_ns();
                 writer.add_plan(at_ns, &end.plan)?;
                 output::show_status_line("");

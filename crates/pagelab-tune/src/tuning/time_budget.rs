@@ -51,6 +51,11 @@ pub fn expected_trial_time(profile: &TlbProfile) -> Option<Duration> {
     (!time.is_zero()).then_some(time)
 }
 
+/// Formats a time for people.
+pub fn format_time(time: Duration) -> String {
+    format_duration(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
 impl MeasurementPlan {
     /// A plan without a limit: two rounds that decide nothing.
     pub fn quick() -> MeasurementPlan {
@@ -114,12 +119,11 @@ impl MeasurementPlan {
 
     /// What is left out, and the budget with which nothing is, or with which a verdict is possible.
     pub fn describe_omissions(&self, requested: &RequestedMeasurements, spent: Duration) -> Vec<String> {
-        let whole = MeasurementPlan { time_left: None, ..MeasurementPlan::fit_unlimited(requested) };
         let omitted: Vec<&str> = [
-            (whole.measures_curve && !self.measures_curve, "the curve"),
-            (whole.recounts && !self.recounts, "the recount of misses"),
-            (whole.warms_up && !self.warms_up, "the warm-up round"),
-            (whole.measures_all && !self.measures_all, "all memory on huge pages"),
+            (requested.curve_arms > 0 && !self.measures_curve, "the curve"),
+            (requested.recounts && !self.recounts, "the recount of misses"),
+            (!self.warms_up, "the warm-up round"),
+            (!self.measures_all, "all memory on huge pages"),
         ]
         .into_iter()
         .filter_map(|(is_omitted, name)| is_omitted.then_some(name))
@@ -132,9 +136,10 @@ impl MeasurementPlan {
         let mut texts = Vec::new();
         if !omitted.is_empty() {
             let names = omitted.join(", ");
+            let unlimited = RequestedMeasurements { time_left: Duration::MAX, ..*requested };
             texts.push(format!(
                 "not measured for lack of time: {names}; to measure all: --time-budget {}",
-                budget(&whole)
+                budget(&MeasurementPlan::fit(&unlimited))
             ));
         }
         let needed = self.needed_time(requested);
@@ -150,28 +155,21 @@ impl MeasurementPlan {
         texts
     }
 
-    fn fit_unlimited(requested: &RequestedMeasurements) -> MeasurementPlan {
-        MeasurementPlan::fit(&RequestedMeasurements { time_left: Duration::MAX, ..*requested })
-    }
-
     /// States the trials, the time of each, and the time of all.
     pub fn describe(&self, requested: &RequestedMeasurements) -> String {
         let arms = self.arm_count(requested);
         let warm_up = if self.warms_up { arms } else { 0 };
         let trials = requested.rounds_max.saturating_mul(arms + 1).saturating_add(warm_up);
-        let time = |time: Duration| format_duration(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let (each, all) = match self.trial_time {
-            Some(each) => (format!(" of about {}", time(each)), Some(each.saturating_mul(trials))),
+            Some(each) => (format!(" of about {}", format_time(each)), Some(each.saturating_mul(trials))),
             None => (String::new(), None),
         };
         let most = all.into_iter().chain(self.time_left).min();
-        let most = most.map_or(String::new(), |most| format!(", {} in total", time(most)));
-        let looks = match LOOK_ROUNDS.iter().filter(|&&look| look < requested.rounds_max as usize).count() {
-            0 => String::new(),
-            _ => {
-                let [first, second, third] = LOOK_ROUNDS;
-                format!("; ends after round {first}, {second} or {third} if every arm differs from none")
-            }
+        let most = most.map_or(String::new(), |most| format!(", {} in total", format_time(most)));
+        let [first, second, third] = LOOK_ROUNDS;
+        let looks = match first < requested.rounds_max as usize {
+            true => format!("; ends after round {first}, {second} or {third} if every arm differs from none"),
+            false => String::new(),
         };
         format!("at most {} rounds, {trials} runs{each}{most}{looks}", requested.rounds_max)
     }
