@@ -100,7 +100,7 @@ fn read_syscall_instruments(reader: &Reader<'_>, readings: &InstrumentReadings<'
             is_known(PERF, &|| software_events(reader)),
         ),
         new_instrument("tracepoints", "each allocation and each fallback", tracepoints(reader, readings)),
-        new_instrument("kprobes", "any function of the kernel", kprobes(reader, readings)),
+        new_instrument("kprobes", "any kernel function", kprobes(reader, readings)),
         new_instrument(
             "madvise_collapse",
             "collapse into huge pages (MADV_COLLAPSE)",

@@ -116,7 +116,7 @@ fn describe_unknown_need(curve: &MemoryCurve, reason: NeedUnknown) -> String {
         }
         NeedUnknown::TooFew { rounds } => {
             let rounds = format_plural(rounds, "round");
-            format!("too few to decide how much it needs: {rounds}, at least {PAIRS_MIN} needed")
+            format!("too few rounds to determine how much it needs: {rounds}; at least {PAIRS_MIN} are required")
         }
     }
 }

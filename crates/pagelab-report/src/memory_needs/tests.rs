@@ -51,7 +51,7 @@ fn each_outcome_has_a_plain_sentence() {
         (Err(NeedUnknown::NotMeasuredAtLargest), "nothing was measured under no limit"),
         (
             Err(NeedUnknown::TooFew { rounds: 1 }),
-            "too few to decide how much it needs: 1 round, at least 6 needed",
+            "too few rounds to determine how much it needs: 1 round; at least 6 are required",
         ),
     ];
     for (need, expected) in cases {

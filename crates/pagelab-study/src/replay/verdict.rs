@@ -197,14 +197,14 @@ fn policy_verdict_text(
         Verdict::LowerIndex => "lower",
         _ if times > 0 => {
             return format!(
-                "{name}: not distinguishable from it except in some samples; F_u({order}) differs by up to \
-                {size}, and by more than the replay error ({worst}) in {times} of {samples} samples"
+                "{name}: F_u({order}) differs by more than the replay error ({worst}) in only {times} of \
+                {samples} samples, by up to {size}: no difference is shown"
             );
         }
         _ => {
             return format!(
-                "{name}: not distinguishable from it; F_u({order}) differs by at most {size}, and the replay \
-                 error is up to {worst}"
+                "{name}: no difference is shown; F_u({order}) differs by at most {size}, and the replay error \
+                 is up to {worst}"
             );
         }
     };

@@ -185,8 +185,8 @@ impl AccessProfiler<'_> {
                 let message = error.to_string();
                 let why = message.split("; hint: ").next().unwrap_or(&message);
                 self.add_note(format!(
-                    "anonymous memory is identified by address, which holds for this run only: the \
-                     supervisor cannot trace the program: {why}"
+                    "the supervisor cannot trace the program ({why}), so anonymous memory is identified by \
+                     address, which is valid for this run only"
                 ));
                 Ok(None)
             }

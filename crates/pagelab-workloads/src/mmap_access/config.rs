@@ -25,7 +25,7 @@ pub const OPTION_SPECS: &[OptionSpec] = &[
         "populate",
         &["none", "populate", "populate-write"],
         "none",
-        "Population of the pages: none, by MAP_POPULATE, by MADV_POPULATE_WRITE",
+        "How pages are prefaulted: MAP_POPULATE, MADV_POPULATE_WRITE, or not",
     ),
     choice_option(
         "prefill",
