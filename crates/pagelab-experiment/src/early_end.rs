@@ -7,7 +7,7 @@ use std::time::Duration;
 use pagelab_metrics::effect::{
     ExperimentEffects, LOOK_ROUNDS, LookDecision, PairedRatios, WorkloadEffects, decide_after_round,
 };
-use pagelab_model::experiment::{Experiment, Plan, ScheduleSlot, Trial, TrialEnd};
+use pagelab_model::experiment::{Experiment, Flag, Plan, PlannedVariant, ScheduleSlot, Trial, TrialEnd};
 
 /// Measured time of trials, by workload and variant.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +42,9 @@ impl TrialTimes {
 
     /// Expected time of a counted round, from 0.
     fn expect_round(&self, plan: &Plan, round: usize) -> Option<Duration> {
-        let is_of_round = |slot: &ScheduleSlot| slot.is_from_round(round) && !slot.is_from_round(round + 1);
+        let is_of_round = |slot: &ScheduleSlot| {
+            slot.is_from_round(round) && !slot.is_from_round(round + 1) && plan.keeps(*slot)
+        };
         plan.schedule.iter().filter(is_of_round).map(|slot| self.expect(slot)).sum()
     }
 }
@@ -102,15 +104,67 @@ impl EarlyEndCheck {
     }
 }
 
+/// A plan without the variants that got none of the huge pages that they requested.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DroppedVariants {
+    /// The plan; if nothing that requests huge pages is left, without any further trial.
+    pub plan: Plan,
+    /// Each variant and the reason, in a phrase.
+    pub reasons: Vec<String>,
+    /// Whether nothing that requests huge pages is left.
+    pub is_end: bool,
+}
+
+/// Drops variants whose first trial got none of the huge pages that they requested: all others would be like
+/// it. `None`: there is no other such variant. Only experiments that may end early drop any.
+pub fn drop_variants_without_huge_pages<'t>(
+    plan: &Plan,
+    trials: impl Iterator<Item = &'t Trial>,
+) -> Option<DroppedVariants> {
+    plan.early_end.filter(|_| plan.workloads.len() == 1)?;
+    let mut first_trials: BTreeMap<usize, &Trial> = BTreeMap::new();
+    let mut slots = 0;
+    for trial in trials.filter(|trial| trial.end == TrialEnd::Done) {
+        let Some(slot) = plan.schedule.get(trial.slot) else { continue };
+        slots = slots.max(trial.slot + 1);
+        let first = first_trials.entry(slot.variant).or_insert(trial);
+        if trial.slot < first.slot {
+            *first = trial;
+        }
+    }
+    let mut dropped = DroppedVariants { plan: plan.clone(), reasons: Vec::new(), is_end: false };
+    for (variant, trial) in first_trials {
+        let flag = trial.flags.iter().find(|flag| flag.kind == Flag::NO_HUGE_PAGES);
+        if let (Some(flag), Some(planned)) = (flag, plan.variants.get(variant))
+            && dropped.plan.dropped_variants.insert(variant)
+        {
+            dropped.reasons.push(format!("{}: no further trials: {}", planned.name, flag.text));
+        }
+    }
+    if dropped.reasons.is_empty() {
+        return None;
+    }
+    let is_left = |(at, variant): (usize, &PlannedVariant)| {
+        variant.asks_for_huge_pages && !dropped.plan.dropped_variants.contains(&at)
+    };
+    dropped.is_end = !plan.variants.iter().enumerate().any(is_left);
+    if dropped.is_end {
+        dropped.plan.schedule = plan.schedule.iter().take(slots).collect();
+    }
+    Some(dropped)
+}
+
 /// Whether every variant of every workload has an effect at the look after this round.
 fn is_decided(experiment: &Experiment, rounds: usize) -> bool {
     let is_workload_decided = |workload: &WorkloadEffects| {
         let Some(primary) = workload.primary_measure() else { return false };
+        let kept: Vec<usize> =
+            (0..workload.columns.len()).filter(|at| !experiment.plan.dropped_variants.contains(at)).collect();
         let arms: Vec<&PairedRatios> =
-            (0..workload.columns.len()).filter_map(|at| Some(&primary.effect(at)?.pairs)).collect();
+            kept.iter().filter_map(|&at| Some(&primary.effect(at)?.pairs)).collect();
         let floor = primary.noise_floor.as_ref().ok();
         // All but the baseline: a variant without a ratio has no effect.
-        arms.len() + 1 == workload.columns.len()
+        arms.len() + 1 == kept.len()
             && decide_after_round(&arms, floor, rounds, false) != LookDecision::Continue
     };
     ExperimentEffects::from_experiment(experiment).workloads.iter().all(is_workload_decided)

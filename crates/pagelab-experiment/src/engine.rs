@@ -8,13 +8,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use pagelab_model::experiment::{Experiment, MeasureHead, Plan, Trial, TrialEnd, TrialRole, measures};
+use pagelab_model::experiment::{
+    Experiment, MeasureHead, Plan, ScheduleSlot, Trial, TrialEnd, TrialRole, measures,
+};
 use pagelab_model::run::{ClockReading, Run, RunEvent, StreamHeader};
 use pagelab_model::simulation::MemoryPicture;
 use pagelab_runfile::{Error, RunWriter, StreamId};
 use pagelab_sys::clock;
 
-use crate::early_end::{EarlyEndCheck, EarlyEndDecision, TrialTimes};
+use crate::early_end::{
+    DroppedVariants, EarlyEndCheck, EarlyEndDecision, TrialTimes, drop_variants_without_huge_pages,
+};
 use crate::place::{FinishedTrial, LossKind, LostTrial, Place, PlaceEvent};
 
 /// Number of trials without a result after which the other trials of that workload are skipped.
@@ -137,8 +141,10 @@ impl<'e> Engine<'e> {
 
     /// Runs the due trials, until all are done or a stop is requested.
     pub fn run_due_trials(&mut self) -> Result<(), ExperimentError> {
-        let mut due: VecDeque<usize> =
-            (0..self.plan.schedule.len()).filter(|slot| !self.trials.contains_key(slot)).collect();
+        let slots = self.plan.schedule.iter().enumerate();
+        let is_due =
+            |(at, slot): &(usize, ScheduleSlot)| self.plan.keeps(*slot) && !self.trials.contains_key(at);
+        let mut due: VecDeque<usize> = slots.filter(is_due).map(|(at, _)| at).collect();
         let place = self.place;
         place.prepare(due.make_contiguous(), &mut |event| self.report_event(event))?;
         let outcome = match place.shared() {
@@ -154,15 +160,16 @@ impl<'e> Engine<'e> {
 
     /// The trials of all sessions, by slot, and the number of those that are left.
     pub fn into_trials(self) -> (Vec<Trial>, usize) {
-        let plan = self.cut_plan.as_ref().unwrap_or(self.plan);
-        let left = plan.schedule.len().saturating_sub(self.trials.len());
+        let plan = self.current_plan();
+        let is_left = |(at, slot): &(usize, ScheduleSlot)| plan.keeps(*slot) && !self.trials.contains_key(at);
+        let left = plan.schedule.iter().enumerate().filter(is_left).count();
         (self.trials.into_values().collect(), left)
     }
 
     /// Runs one trial after the other on this thread.
     fn run_alone(&mut self, mut due: VecDeque<usize>) -> Result<(), ExperimentError> {
         // A session that was killed may have completed the last round that it needed.
-        if self.end_early(&due)? {
+        if self.end_early(&mut due)? {
             return Ok(());
         }
         while let Some(slot) = due.pop_front() {
@@ -180,24 +187,42 @@ impl<'e> Engine<'e> {
                 break;
             }
             self.plan_again(slot, &end, &mut due)?;
-            if self.end_early(&due)? {
+            if self.end_early(&mut due)? {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Ends the experiment if its plan permits that after this trial, and cuts the rest of the plan.
-    fn end_early(&mut self, due: &VecDeque<usize>) -> Result<bool, ExperimentError> {
+    /// Ends the experiment if its plan permits that after this trial, and cuts the rest of the plan. Variants
+    /// that got no huge pages have no further trials.
+    fn end_early(&mut self, due: &mut VecDeque<usize>) -> Result<bool, ExperimentError> {
         if due.is_empty() {
             return Ok(false);
         }
-        let decision = self.early_end.check_after_trial(self.plan, self.trials.values(), &self.times);
+        let dropped = drop_variants_without_huge_pages(self.current_plan(), self.trials.values());
+        if let Some(DroppedVariants { plan, reasons, is_end }) = dropped {
+            self.journal.store_plan(&plan)?;
+            due.retain(|slot| plan.schedule.get(*slot).is_some_and(|slot| plan.keeps(slot)));
+            self.cut_plan = Some(plan);
+            for text in reasons {
+                self.report_event(PlaceEvent { kind: "variant dropped", text, is_note: true })?;
+            }
+            if is_end {
+                return Ok(true);
+            }
+        }
+        let plan = self.cut_plan.as_ref().unwrap_or(self.plan);
+        let decision = self.early_end.check_after_trial(plan, self.trials.values(), &self.times);
         let Some(EarlyEndDecision { plan, reason }) = decision else { return Ok(false) };
         self.journal.store_plan(&plan)?;
         self.cut_plan = Some(plan);
         self.report_event(PlaceEvent { kind: "early end", text: reason, is_note: true })?;
         Ok(true)
+    }
+
+    fn current_plan(&self) -> &Plan {
+        self.cut_plan.as_ref().unwrap_or(self.plan)
     }
 
     /// Stores a trial, and returns its end.

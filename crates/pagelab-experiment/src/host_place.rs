@@ -319,7 +319,11 @@ pub fn describe_changes(site: &Result<GuardSite, String>, variant: &Variant) -> 
     }));
     changes.extend(variant.supervised_plan.as_ref().map(|plan| {
         let pages = match plan {
+            SupervisedPlan::Never => "are disabled (prctl)".to_owned(),
             SupervisedPlan::Nothing => "only where the program itself requests them".to_owned(),
+            plan if variant.overrides_advice => {
+                format!("as planned by {}, against the program's own advice", plan.argument())
+            }
             plan => format!("as planned by {}", plan.argument()),
         };
         format!("the program runs under the supervisor of `pagelab apply`; huge pages {pages}")

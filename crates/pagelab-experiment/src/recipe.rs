@@ -412,6 +412,11 @@ fn check_contradictions(variant: &Variant, problems: &mut ProblemList) {
 
 /// Checks for settings that conflict with the supervisor of `plan`.
 fn check_supervised(variant: &Variant, problems: &mut ProblemList) {
+    if variant.overrides_advice
+        && !variant.supervised_plan.as_ref().is_some_and(SupervisedPlan::requests_huge_pages)
+    {
+        variant.add_problem(problems, "override requires plan = \"all\" or a plan file");
+    }
     let Some(plan) = &variant.supervised_plan else { return };
     if let Some(thp @ (ThpMode::NeverPrctl | ThpMode::AdvisedOnly)) = variant.thp_mode {
         variant.add_problem(

@@ -1,5 +1,6 @@
 //! Resolution of a recipe and the command line to a complete plan.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pagelab_host::paths;
@@ -10,13 +11,14 @@ use crate::recipe::{Recipe, RecipeError, RecipeProblem, SupervisedPlan, Workload
 use crate::schedule::build_schedule;
 
 /// `pagelab apply PLAN -- COMMAND`.
-fn supervised_command(plan: &SupervisedPlan, mut command: Vec<String>) -> Vec<String> {
+fn supervised_command(plan: &SupervisedPlan, overrides: bool, mut command: Vec<String>) -> Vec<String> {
     // The supervisor starts its program by its path, which is that of pagelab.
     if let Some(first) = command.first_mut().filter(|first| *first == PAGELAB) {
         paths::SELF_EXE.clone_into(first);
     }
-    let before = [PAGELAB, "apply", plan.argument(), "--"];
-    before.into_iter().map(str::to_owned).chain(command).collect()
+    let before = [PAGELAB, "apply", plan.argument()].into_iter();
+    let before = before.chain(overrides.then_some("--override")).chain(["--"]);
+    before.map(str::to_owned).chain(command).collect()
 }
 
 /// Changes of a recipe on the command line.
@@ -87,8 +89,9 @@ impl ResolvedExperiment {
     /// given.
     pub fn trial_command(&self, workload: usize, variant: usize) -> Vec<String> {
         let words = self.workload_command(workload, variant);
-        match &self.recipe.variants[variant].supervised_plan {
-            Some(plan) => supervised_command(plan, words),
+        let of_variant = &self.recipe.variants[variant];
+        match &of_variant.supervised_plan {
+            Some(plan) => supervised_command(plan, of_variant.overrides_advice, words),
             None => words,
         }
     }
@@ -159,6 +162,7 @@ fn build_plan(recipe: &Recipe) -> Plan {
             has_looks: recipe.has_looks,
             time_budget_ns: recipe.time_budget.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
         }),
+        dropped_variants: BTreeSet::new(),
     }
 }
 
@@ -230,7 +234,8 @@ mod tests {
                     [[workload]]\nbuilt_in = \"chase\"\n\
                     [[workload]]\nname = \"x\"\ncommand = [\"sort\", \"--\", \"y\"]\n\
                     [[variant]]\nname = \"base\"\nplan = \"none\"\n\
-                    [[variant]]\nname = \"plan\"\nplan = \"x.toml\"\n";
+                    [[variant]]\nname = \"plan\"\nplan = \"x.toml\"\n\
+                    [[variant]]\nname = \"all\"\nplan = \"all\"\noverride = true\n";
         let resolved = ResolvedExperiment::resolve(
             Recipe::parse("test", text).unwrap(),
             &ExperimentOverrides::default(),
@@ -239,6 +244,7 @@ mod tests {
         let text = |workload, variant| resolved.trial_command(workload, variant).join(" ");
         assert_eq!(text(0, 0), format!("pagelab apply none -- {} workload chase --seed 9", paths::SELF_EXE));
         assert_eq!(text(1, 1), "pagelab apply x.toml -- sort -- y");
+        assert_eq!(text(1, 2), "pagelab apply all --override -- sort -- y");
         assert_eq!(resolved.workload_command(1, 1).join(" "), "sort -- y");
         assert!(resolved.plan.variants[1].asks_for_huge_pages);
         assert!(!resolved.plan.variants[0].asks_for_huge_pages);

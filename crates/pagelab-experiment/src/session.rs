@@ -138,7 +138,7 @@ fn run_engine(
 ) -> Result<(), ExperimentError> {
     if let Some(earlier) = earlier {
         engine.resume_from(earlier);
-        let (done, total) = (earlier.count_completed(), earlier.plan.schedule.len());
+        let (done, total) = (earlier.count_completed(), earlier.count_planned());
         let text = format!("resumed with {done} of {total} trials done");
         engine.report_event(PlaceEvent { kind: "resumed", text, is_note: true })?;
     }
@@ -399,6 +399,74 @@ mod tests {
             let times = TrialTimes::default();
             let decision = EarlyEndCheck::default().check_after_trial(&plan, trials.iter(), &times);
             assert_eq!(decision.map(|end| end.plan.schedule.len()), rounds.map(|_| ended), "{ended}");
+        }
+    }
+
+    /// A place in which these variants get none of the huge pages that they request.
+    struct UnservedPlace(Vec<usize>);
+
+    impl Place for UnservedPlace {
+        fn check_plan(&self, _plan: &Plan) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn carry_out(
+            &self,
+            slot: usize,
+            _keep_going: &mut dyn FnMut(u32) -> bool,
+        ) -> Result<FinishedTrial, LostTrial> {
+            let planned = supervised_plan().schedule.get(slot).unwrap();
+            let flag = Flag { kind: Flag::NO_HUGE_PAGES.to_owned(), text: "none of 2".to_owned() };
+            let flags = if self.0.contains(&planned.variant) { vec![flag] } else { Vec::new() };
+            Ok(Trial { flags, ..Trial::new(slot, 0) }.into())
+        }
+    }
+
+    /// Six rounds of none, plan and all under the supervisor, in an order from the seed.
+    fn supervised_plan() -> Plan {
+        let text = "name = \"t\"\nquestion = \"?\"\norder = \"blocks\"\nrepeats = 6\nwarm_up = 1\n\
+                    looks = true\n[[workload]]\nname = \"x\"\ncommand = [\"true\"]\n\
+                    [[variant]]\nname = \"none\"\nplan = \"none\"\n\
+                    [[variant]]\nname = \"plan\"\nplan = \"x.toml\"\n\
+                    [[variant]]\nname = \"all\"\nplan = \"all\"\n";
+        let recipe = Recipe::parse("test", text).unwrap();
+        ResolvedExperiment::resolve(recipe, &ExperimentOverrides::default()).unwrap().plan
+    }
+
+    /// An arm that gets no huge page in its first trial has no second one, and without any arm the run ends.
+    #[test]
+    fn variants_that_get_no_huge_pages_are_dropped() {
+        let plan = supervised_plan();
+        for (unserved, trials_of_variants) in
+            [(vec![], [13, 7, 7]), (vec![1], [13, 1, 7]), (vec![1, 2], [0, 1, 1])]
+        {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("x.pagelab");
+            let (place, mut notes) = (UnservedPlace(unserved.clone()), 0);
+            let on_event = &mut |event: &SessionEvent<'_>| {
+                notes += usize::from(matches!(event, SessionEvent::Note(text) if text.contains("none of 2")));
+            };
+            let plan = &plan;
+            let session =
+                ExperimentSession { plan, place: &place, first_trial: None, stop: &|| None, on_event };
+            let file = SessionFile::New { path: &path, replaces: false, manifest: &manifest() };
+            let end = session.run(file).unwrap();
+            assert_eq!((end.remaining, end.is_all_done()), (0, true), "{unserved:?}");
+            let run = read_run_file(&path).unwrap();
+            assert!(matches!(run.ending, RunEnd::Complete { .. }), "{:?}", run.ending);
+            let experiment = run.experiment.unwrap();
+            assert!(experiment.plan.is_cut_of(plan) && experiment.count_planned() == experiment.trials.len());
+            let is_of = |variant: usize, trial: &&Trial| {
+                experiment.plan.schedule.get(trial.slot).is_some_and(|slot| slot.variant == variant)
+            };
+            let count =
+                |variant: usize| experiment.trials.iter().filter(|trial| is_of(variant, trial)).count();
+            // How many trials of none come before both others is the seed's choice.
+            let expected =
+                trials_of_variants.map(|count| if unserved.len() == 2 { count.min(1) } else { count });
+            assert_eq!([count(1), count(2)], expected[1..], "{unserved:?}");
+            assert!(unserved.len() == 2 || count(0) == expected[0], "{unserved:?}: {}", count(0));
+            assert_eq!(notes, unserved.len());
         }
     }
 }

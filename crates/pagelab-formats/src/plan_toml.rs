@@ -19,8 +19,8 @@ const FORMAT: &str = "huge-page plan";
 /// The version that this build reads and writes.
 const VERSION: u64 = 1;
 
-const PLAN_KEYS: [&str; 7] =
-    ["pagelab-plan", "source", "command", "predicted", "page", "addresses", "program"];
+const PLAN_KEYS: [&str; 8] =
+    ["pagelab-plan", "source", "command", "predicted", "overrides-advice", "page", "addresses", "program"];
 const MAPPING_KEYS: [&str; 9] =
     ["kind", "file", "mapping-bytes", "asked", "nth", "start", "bytes", "regions", "cells"];
 
@@ -76,7 +76,13 @@ pub fn from_addresses(addresses: &[u64], huge: Bytes) -> HugePlan {
         cells: Vec::new(),
     };
     let program = PlannedProgram { program: Program::default(), mappings: vec![mapping] };
-    HugePlan { source: None, command: Vec::new(), predicted: None, programs: vec![program] }
+    HugePlan {
+        source: None,
+        command: Vec::new(),
+        predicted: None,
+        overrides_advice: false,
+        programs: vec![program],
+    }
 }
 
 fn parse_plan(table: &PlanTable<'_>, huge: Bytes) -> Result<HugePlan, ParseError> {
@@ -105,6 +111,7 @@ fn parse_plan(table: &PlanTable<'_>, huge: Bytes) -> Result<HugePlan, ParseError
         source,
         command: table.text_list("command")?,
         predicted: table.table("predicted")?.map(|gain| parse_gain(&gain)).transpose()?,
+        overrides_advice: table.flag("overrides-advice")?,
         programs,
     })
 }
@@ -311,6 +318,15 @@ impl<'d> PlanTable<'d> {
         })
     }
 
+    /// `true` or `false`; false if the key is absent.
+    pub fn flag(&self, key: &str) -> Result<bool, ParseError> {
+        let Some(item) = self.find(key) else { return Ok(false) };
+        match item.0.node {
+            TomlValue::Boolean(flag) => Ok(flag),
+            _ => Err(item.error(format!("{key}: expected true or false"))),
+        }
+    }
+
     pub fn list(&self, key: &str) -> Result<Option<Vec<PlanItem<'d>>>, ParseError> {
         self.find(key).map(|item| item.list()).transpose()
     }
@@ -391,6 +407,10 @@ pub fn write_plan(plan: &HugePlan, remarks: &[String]) -> String {
         let (speedup, all) = (format_permille(speedup_permille), format_permille(all_speedup_permille));
         let share = format_permille(u64::from(share_permille));
         let _ = writeln!(text, "predicted = {{ speedup = {speedup}, all = {all}, share = {share} }}");
+    }
+    if plan.overrides_advice {
+        text.push_str("# The program refuses huge pages: `pagelab apply --override` is required.\n");
+        text.push_str("overrides-advice = true\n");
     }
     plan.programs.iter().for_each(|program| write_program(&mut text, program));
     text

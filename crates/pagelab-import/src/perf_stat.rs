@@ -189,6 +189,7 @@ impl ImportedExperiment {
             sweep: None,
             pictures: 0,
             early_end: None,
+            dropped_variants: Default::default(),
             recipe: String::new(),
             place: IMPORTED_PLACE.to_owned(),
             workloads: self.workloads.iter().enumerate().map(workload).collect(),

@@ -84,6 +84,8 @@ pub struct ArmResult {
     pub scaled_speed_up: Option<f64>,
     /// Interval of that prediction.
     pub scaled_interval: Option<RatioInterval>,
+    /// Speed-up and its interval against no huge pages at all; `None` where the program requests none itself.
+    pub speed_up_from_never: Option<(f64, Option<RatioInterval>)>,
 }
 
 /// The verdict in one word; `report::tune` has the sentence.
@@ -120,7 +122,15 @@ impl TuningResult {
         let workload_effects = effects.workloads.first()?;
         let own_measure = workload_effects.primary_measure().map(|judged| judged.name.clone());
         let own = own_measure.unwrap_or_else(|| measures::WALL.to_owned());
-        let mut verdict = judge_arms(workload_effects, tune, &own);
+        let is_dropped = |selection: HugePageSelection| {
+            tune.arm_index(selection).map(|at| experiment.plan.dropped_variants.contains(&at))
+        };
+        let plan_or_all =
+            is_dropped(HugePageSelection::Plan).or(is_dropped(HugePageSelection::All)).unwrap_or(false);
+        let mut verdict = match plan_or_all {
+            true => TuningVerdict::NotAllocated,
+            false => judge_arms(workload_effects, tune, &own),
+        };
         let mut measure = own;
         // Another program beside it moves the clock, and CPU time much less.
         let is_undecided = matches!(verdict, TuningVerdict::NoDifference | TuningVerdict::Undecided);
@@ -139,6 +149,7 @@ impl TuningResult {
         let mut arms: Vec<ArmResult> =
             (0..tune.arms.len()).map(|at| arm_result(workload_effects, tune, at, &measure)).collect();
         predict_arms(tune, &measure, &mut arms);
+        compare_with_never(workload_effects, tune, &measure, &mut arms);
         let effect_of = |selection: HugePageSelection| {
             find_effect(workload_effects, &measure, tune.arm_index(selection)?)
         };
@@ -275,6 +286,29 @@ fn arm_result(
         predicted_speed_up: None,
         scaled_speed_up: None,
         scaled_interval: None,
+        speed_up_from_never: None,
+    }
+}
+
+/// Compares all arms with that of no huge pages at all, if there is one, from their own pairs.
+fn compare_with_never(effects: &WorkloadEffects, tune: &TuningRun, measure: &str, arms: &mut [ArmResult]) {
+    let never = tune.arm_index(HugePageSelection::Never);
+    let Some(never) = never.and_then(|at| find_effect(effects, measure, at)) else { return };
+    for (at, (arm, result)) in tune.arms.iter().zip(arms).enumerate() {
+        let (speed_up, interval) = never.speed_up();
+        result.speed_up_from_never = match arm.selection {
+            HugePageSelection::Never => None,
+            HugePageSelection::None => Some((1.0 / speed_up, interval.map(|found| found.inverse()))),
+            _ => find_effect(effects, measure, at).and_then(|effect| {
+                let pairs = effect.pairs.relative_to(&never.pairs);
+                let ratio = pairs.ratio()?;
+                let interval = pairs.t_interval_at(effects.level).filter(|_| pairs.pair_count() >= PAIRS_MIN);
+                Some(match effect.better {
+                    BetterDirection::Higher => (ratio, interval),
+                    _ => (1.0 / ratio, interval.map(|found| found.inverse())),
+                })
+            }),
+        };
     }
 }
 

@@ -30,6 +30,13 @@ impl Experiment {
         self.trials.iter().filter(|trial| !trial.end.is_repeated()).count()
     }
 
+    /// Trials that ran, and those that remain.
+    pub fn count_planned(&self) -> usize {
+        let ended: BTreeSet<usize> = self.trials.iter().map(|trial| trial.slot).collect();
+        let slots = self.plan.schedule.iter().enumerate();
+        slots.filter(|(at, slot)| self.plan.keeps(*slot) || ended.contains(at)).count()
+    }
+
     /// Counted rounds from the first on of which every trial ended, well or not.
     pub fn count_completed_rounds(&self) -> usize {
         let ended = self.trials.iter().filter(|trial| trial.end != TrialEnd::Stopped);
@@ -80,6 +87,9 @@ pub struct Plan {
     /// When it may end before its last planned round; `None`: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub early_end: Option<EarlyEnd>,
+    /// Variants without further trials, by index: the first one got none of the huge pages that it requested.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub dropped_variants: BTreeSet<usize>,
 }
 
 /// When an experiment on this machine may end before its last planned round. Its schedule is then cut after
@@ -108,13 +118,19 @@ impl Plan {
     /// Counted rounds from the first on of which every slot is among those that ended.
     pub fn count_completed_rounds(&self, ended_slots: &BTreeSet<usize>) -> usize {
         let mut rounds = 0;
-        for (at, slot) in self.schedule.iter().enumerate().filter(|(_, slot)| slot.is_from_round(0)) {
+        let is_counted = |(_, slot): &(usize, ScheduleSlot)| slot.is_from_round(0) && self.keeps(*slot);
+        for (at, slot) in self.schedule.iter().enumerate().filter(is_counted) {
             if !ended_slots.contains(&at) {
                 return slot.round as usize;
             }
             rounds = slot.round as usize + 1;
         }
         rounds
+    }
+
+    /// Whether trials of the slot's variant still run.
+    pub fn keeps(&self, slot: ScheduleSlot) -> bool {
+        !self.dropped_variants.contains(&slot.variant)
     }
 
     /// The plan without the counted rounds from this one on.
@@ -126,8 +142,9 @@ impl Plan {
     /// Whether this is a plan or a cut of it.
     pub fn is_cut_of(&self, whole: &Plan) -> bool {
         let is_prefix = self.schedule.iter().eq(whole.schedule.iter().take(self.schedule.len()));
-        let is_cut = self.early_end.is_some() && self.schedule.len() < whole.schedule.len() && is_prefix;
-        self == whole || is_cut && *self == Plan { schedule: self.schedule.clone(), ..whole.clone() }
+        let is_cut = self.early_end.is_some() && is_prefix;
+        let (schedule, dropped_variants) = (self.schedule.clone(), self.dropped_variants.clone());
+        self == whole || is_cut && *self == Plan { schedule, dropped_variants, ..whole.clone() }
     }
 }
 

@@ -14,6 +14,10 @@ pub struct HugePlan {
     pub command: Vec<String>,
     /// The expected gain of the plan.
     pub predicted: Option<PredictedGain>,
+    /// Whether it is for memory for which the program refuses huge pages: it takes effect only if that advice
+    /// is overridden.
+    #[serde(default)]
+    pub overrides_advice: bool,
     /// The planned regions, by program.
     pub programs: Vec<PlannedProgram>,
 }

@@ -53,6 +53,11 @@ impl TlbProfile {
         (!has_no_data).then_some(all)
     }
 
+    /// The own advice of all images; `None` if the source sees none.
+    pub fn own_advice(&self) -> Option<OwnAdvice> {
+        self.images.iter().filter_map(|image| image.advice).reduce(OwnAdvice::join)
+    }
+
     /// Whether the number of misses is an estimate: by sweeps and scans, or scaled from stretches of the run.
     pub fn is_estimated(&self) -> bool {
         self.source == ProfileSource::Accessed || self.effort.stretches.is_some()
@@ -170,6 +175,9 @@ pub struct ProfilingCost {
     /// Number of entries dropped in them, and of those that were present again at the next reading.
     #[serde(default)]
     pub zero_pages: Option<(u64, u64)>,
+    /// Resident memory at the scans and its peak, if scans covered less than half of it in some image.
+    #[serde(default)]
+    pub partly_scanned: Option<(Bytes, Bytes)>,
     /// The basis of the counts if only stretches of the run were counted.
     #[serde(default)]
     pub stretches: Option<SampledStretches>,
@@ -269,6 +277,47 @@ pub struct ImageProfile {
     pub misses: u64,
     /// Where.
     pub mappings: Vec<MappingProfile>,
+    /// The program's own advice on huge pages; `None` if the source does not see it.
+    #[serde(default)]
+    pub advice: Option<OwnAdvice>,
+}
+
+/// A program's own advice on huge pages for its memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnAdvice {
+    /// Most bytes of mappings with MADV_HUGEPAGE at a time (`hg` in VmFlags).
+    pub requested: Bytes,
+    /// Most bytes of mappings with MADV_NOHUGEPAGE at a time (`nh`).
+    pub refused: Bytes,
+    /// Of those, bytes in mappings of which less than half was mapped, zero pages included: on huge pages
+    /// they would need more than twice the memory.
+    pub refused_sparse: Bytes,
+    /// Of those, bytes in mappings under userfaultfd (`um`, `uw`), which is to see the faults of base pages.
+    pub refused_userfaultfd: Bytes,
+    /// Bytes of them that were not mapped: memory that huge pages add at most.
+    pub refused_unmapped: Bytes,
+    /// Whether the program disabled THP for itself (PR_SET_THP_DISABLE).
+    pub disables_thp: bool,
+}
+
+impl OwnAdvice {
+    /// Whether it is against huge pages.
+    pub fn is_refusal(&self) -> bool {
+        self.refused.0 > 0 || self.disables_thp
+    }
+
+    /// The advice of two images.
+    fn join(self, other: OwnAdvice) -> OwnAdvice {
+        let sum = |a: Bytes, b: Bytes| Bytes(a.0.saturating_add(b.0));
+        OwnAdvice {
+            requested: sum(self.requested, other.requested),
+            refused: sum(self.refused, other.refused),
+            refused_sparse: sum(self.refused_sparse, other.refused_sparse),
+            refused_userfaultfd: sum(self.refused_userfaultfd, other.refused_userfaultfd),
+            refused_unmapped: sum(self.refused_unmapped, other.refused_unmapped),
+            disables_thp: self.disables_thp || other.disables_thp,
+        }
+    }
 }
 
 /// How an image began.

@@ -211,6 +211,7 @@ impl Plan {
             sweep: None,
             pictures: 0,
             early_end: None,
+            dropped_variants: Default::default(),
         }
     }
 

@@ -74,6 +74,9 @@ pub struct TuningArm {
     /// The share of the touched memory that could be on huge pages, in thousandths.
     #[serde(default)]
     pub touched_permille: Option<u32>,
+    /// Whether it overrides the program's own advice against huge pages.
+    #[serde(default)]
+    pub overrides_advice: bool,
 }
 
 impl TuningArm {
@@ -95,7 +98,9 @@ impl TuningArm {
 /// Memory of an arm on huge pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HugePageSelection {
-    /// Nothing.
+    /// Nothing, also where the program itself requests huge pages.
+    Never,
+    /// Nothing but what the program itself requests.
     #[default]
     #[serde(alias = "Nothing")]
     None,

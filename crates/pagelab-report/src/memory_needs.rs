@@ -116,7 +116,9 @@ fn describe_unknown_need(curve: &MemoryCurve, reason: NeedUnknown) -> String {
         }
         NeedUnknown::TooFew { rounds } => {
             let rounds = format_plural(rounds, "round");
-            format!("too few rounds to determine how much it needs: {rounds}; at least {PAIRS_MIN} are required")
+            format!(
+                "too few rounds to determine how much it needs: {rounds}; at least {PAIRS_MIN} are required"
+            )
         }
     }
 }

@@ -44,6 +44,9 @@ pub(crate) fn check_plan(plan: &Plan) -> Result<(), String> {
     if plan.baseline.is_some_and(|baseline| baseline >= plan.variants.len()) {
         return Err("its baseline is not among its variants".to_owned());
     }
+    if plan.dropped_variants.iter().any(|&variant| variant >= plan.variants.len()) {
+        return Err("a dropped variant is not among its variants".to_owned());
+    }
     let Some(grid) = plan.schedule.grid() else {
         let is_unknown = |slot: ScheduleSlot| !has(slot.workload, slot.variant);
         return match plan.schedule.iter().position(is_unknown) {

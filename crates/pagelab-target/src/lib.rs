@@ -6,6 +6,7 @@ mod advice;
 mod dontneed;
 pub mod exact;
 pub mod huge_page_control;
+mod own_advice;
 pub mod pmu;
 mod priority;
 mod process_failure;

@@ -66,7 +66,13 @@ fn build_plan(kind: MappingKind, bytes: u64, offsets: Vec<u64>) -> HugePlan {
         cells: Vec::new(),
     };
     let program = PlannedProgram { program: Program::default(), mappings: vec![mapping] };
-    HugePlan { source: None, command: Vec::new(), predicted: None, programs: vec![program] }
+    HugePlan {
+        source: None,
+        command: Vec::new(),
+        predicted: None,
+        overrides_advice: false,
+        programs: vec![program],
+    }
 }
 
 fn run_supervised(spec: SupervisorConfig) -> (ProgramExit, Summary) {

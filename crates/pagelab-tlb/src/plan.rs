@@ -385,7 +385,13 @@ pub fn build_plan(
         programs[program].mappings[mapping].cells =
             collect_cells(&ranking.mappings[number], &chosen, page, unit);
     }
-    HugePlan { source: Some(profile.source), command: profile.command.clone(), predicted, programs }
+    HugePlan {
+        source: Some(profile.source),
+        command: profile.command.clone(),
+        predicted,
+        overrides_advice: false,
+        programs,
+    }
 }
 
 /// The cost around the chosen regions, in cells of a sixteenth of a page.

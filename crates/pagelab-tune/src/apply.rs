@@ -42,7 +42,7 @@ mod supervise;
 /// Which program gets huge pages, and how.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ApplyRequest {
-    /// The plan: a file, `-` for standard input, `none` or `all`.
+    /// The plan: a file, `-` for standard input, `never`, `none` or `all`.
     pub plan: OsString,
     /// The program.
     pub subject: ApplySubject,
@@ -113,9 +113,21 @@ fn apply_job(job: &SupervisorJob) -> Result<u8, Failure> {
     code
 }
 
+/// The plan that disables huge pages, also where the program requests them.
+const NEVER: &str = "never";
+
 impl ApplyRequest {
+    fn disables_thp(&self) -> bool {
+        self.plan == NEVER
+    }
+
     /// Reads the plan and finds the program.
     fn to_job(&self) -> Result<SupervisorJob, Failure> {
+        if let (true, ApplySubject::Process(_)) = (self.disables_thp(), &self.subject) {
+            let message = "`never` applies to a program that is started: only a process itself can disable its \
+                           huge pages";
+            return Err(usage_error(message));
+        }
         let choice = read_choice(Path::new(&self.plan))?;
         let program = match &self.subject {
             ApplySubject::Launch(command) => find_program(&command.first().cloned().unwrap_or_default())?,
@@ -125,10 +137,12 @@ impl ApplyRequest {
             request: self.clone(),
             program: program.into_os_string(),
             choice,
+            disables_thp: self.disables_thp(),
             page: base_page_size().bytes(),
             huge: pmd_size().0,
         };
         reject_stale_plan(&job)?;
+        reject_unforced_override(&job)?;
         Ok(job)
     }
 }
@@ -136,7 +150,7 @@ impl ApplyRequest {
 /// Reads the plan; this is the only time.
 fn read_choice(plan: &Path) -> Result<HugePageChoice, Failure> {
     match plan.to_str() {
-        Some("none") => return Ok(HugePageChoice::Nothing),
+        Some("none" | NEVER) => return Ok(HugePageChoice::Nothing),
         Some("all") => return Ok(HugePageChoice::All),
         _ => {}
     }
@@ -173,10 +187,25 @@ fn reject_stale_plan(job: &SupervisorJob) -> Result<(), Failure> {
     }
 }
 
+/// Rejects a plan that takes effect only against the program's own advice, which the user has not overridden.
+fn reject_unforced_override(job: &SupervisorJob) -> Result<(), Failure> {
+    match &job.choice {
+        HugePageChoice::Plan(plan) if plan.overrides_advice && !job.request.overrides => {
+            let reason = "the program refuses huge pages for this memory (MADV_NOHUGEPAGE or prctl)";
+            Err(Failure::cannot(FailureKind::Usage, "apply the plan", reason)
+                .hint("use --override to override the program's own advice"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Describes the advice for a program to be started.
 fn describe_launch(job: &SupervisorJob) -> String {
     let program = job.program.display();
     match &job.choice {
+        HugePageChoice::Nothing if job.disables_thp => {
+            format!("would start {program} with huge pages disabled (PR_SET_THP_DISABLE)\n")
+        }
         HugePageChoice::Nothing => format!("would start {program} without advice\n"),
         HugePageChoice::All => {
             let least = style::format_bytes(Bytes(job.huge));
@@ -232,7 +261,10 @@ fn run_untraced(job: &SupervisorJob, arguments: &[OsString]) -> Result<u8, Failu
     let began = Instant::now();
     let mut command = Command::new(&job.program);
     command.arg0(arguments.first().unwrap_or(&job.program)).args(arguments.iter().skip(1));
-    spawn::limit_thp_to_advised(&mut command);
+    match job.disables_thp {
+        true => spawn::disable_thp(&mut command),
+        false => spawn::limit_thp_to_advised(&mut command),
+    };
     let mut child = command.spawn().map_err(cannot)?;
     front_end::detach_stdio(false).map_err(cannot)?;
     front_end::forward_signals(signals, std::sync::Arc::new(child.id().into()));

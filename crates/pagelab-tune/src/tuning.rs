@@ -21,11 +21,13 @@ use pagelab_runfile::{RunReader, RunWriter};
 use pagelab_tlb::plan::PlanSize;
 
 use crate::profile::MissSource;
-use arms::ArmSelection;
+pub use advice_override::AdvicePolicy;
+use arms::{AdviceHandling, ArmSelection};
 use time_budget::{MeasurementPlan, RequestedMeasurements, format_time};
 
 pub use recipe::ORIGIN;
 
+mod advice_override;
 mod arms;
 pub mod attached;
 mod exact_fallback;
@@ -62,6 +64,8 @@ pub struct TuningRequest {
     pub profile_time: Duration,
     /// Seed of the schedule and of random choices.
     pub seed: u64,
+    /// What becomes of the program's own advice against huge pages.
+    pub advice: AdvicePolicy,
     /// Run file to create; `None`: the first free number.
     pub output: Option<PathBuf>,
     /// Plan file to create; `None`: beside the run file.
@@ -190,15 +194,18 @@ fn choose_arms_in_time(
     plan_path: &Path,
     began: Instant,
 ) -> Result<(ArmSelection, MeasurementPlan), Failure> {
+    let advice = AdviceHandling::decide(request.advice, profile);
+    advice.refusal.note.iter().for_each(|note| output::warn(&format!("note: {note}")));
     if request.is_quick {
-        return Ok((arms::choose_arms(request, profile, plan_path)?, MeasurementPlan::quick()));
+        return Ok((arms::choose_arms(request, profile, &advice, plan_path)?, MeasurementPlan::quick()));
     }
     let three = TuningRequest { measures_curve: false, ..request.clone() };
-    let mut chosen = arms::choose_arms(&three, profile, plan_path)?;
+    let mut chosen = arms::choose_arms(&three, profile, &advice, plan_path)?;
     let spent = began.elapsed();
     let requested = RequestedMeasurements {
         curve_arms: if request.measures_curve { chosen.curve_arms } else { 0 },
         recounts: profile.source == ProfileSource::Exact && chosen.is_planned(),
+        requests_huge_pages: advice.requests_huge_pages,
         is_planned: chosen.is_planned(),
         rounds_max: request.repeats,
         trial_time: time_budget::expected_trial_time(profile),
@@ -210,10 +217,14 @@ fn choose_arms_in_time(
         output::warn(&format!("note: {text}"));
     }
     if measured.measures_curve {
-        chosen = arms::choose_arms(request, profile, plan_path)?;
+        chosen = arms::choose_arms(request, profile, &advice, plan_path)?;
     }
-    if !measured.measures_all {
-        chosen.remove_all();
+    for (is_measured, selection) in
+        [(measured.measures_all, HugePageSelection::All), (measured.measures_never, HugePageSelection::Never)]
+    {
+        if !is_measured {
+            chosen.remove_arm(selection);
+        }
     }
     Ok((chosen, measured))
 }
@@ -395,9 +406,9 @@ pub fn restore_plans(
     let measures_curve = tune.arm_index(HugePageSelection::Random).is_some();
     // The plans belong to this run.
     let request = TuningRequest { replaces_files: true, measures_curve, ..request };
-    let mut chosen = arms::choose_arms(&request, profile, plan_file)?;
+    let mut chosen = arms::choose_arms(&request, profile, &AdviceHandling::from_arms(tune), plan_file)?;
     if tune.arm_index(HugePageSelection::All).is_none() {
-        chosen.remove_all();
+        chosen.remove_arm(HugePageSelection::All);
     }
     let chosen = chosen.tune;
     let heads = |arms: &[TuningArm]| -> Vec<(String, HugePageSelection, Option<u64>)> {

@@ -36,7 +36,10 @@ fn small(regions: &[u64]) -> String {
         cells: Vec::new(),
     };
     let programs = vec![PlannedProgram { program: Program::default(), mappings: vec![mapping] }];
-    plan_toml::write_plan(&HugePlan { source: None, command: Vec::new(), predicted: None, programs }, &[])
+    plan_toml::write_plan(
+        &HugePlan { source: None, command: Vec::new(), predicted: None, overrides_advice: false, programs },
+        &[],
+    )
 }
 
 fn apply(plan: &str, summary: &str) -> JobStep {

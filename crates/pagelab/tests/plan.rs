@@ -65,6 +65,7 @@ fn profile() -> TlbProfile {
         instructions: None,
         misses: 2288,
         mappings: vec![mapping],
+        advice: None,
     };
     TlbProfile {
         source: ProfileSource::Exact,

@@ -56,6 +56,9 @@ fn hot_regions_come_first(first: &str) {
     let Some((profile, ran)) = profile(&lab, &["--what-if", "all"], &command) else { return };
     let said: Value = serde_json::from_str(ran.out.lines().next().unwrap()).unwrap();
     let hot: BTreeSet<u64> = said["hot_regions"].as_array().unwrap().iter().map(address_of).collect();
+    // The buffer is refused as a whole, and all of it is mapped.
+    let advice = profile.own_advice().unwrap();
+    assert_eq!((advice.refused.0, advice.refused_sparse.0), (64 << 20, 0), "{advice:?}");
     let none = &profile.what_ifs[0];
     let mut order: Vec<(u64, u64)> = misses_by_address(&profile, 0).into_iter().collect();
     order.sort_by_key(|&(_, misses)| std::cmp::Reverse(misses));

@@ -11,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 
 use pagelab_model::experiment::{Trial, TrialEnd, measures};
 use pagelab_model::profile::{
-    CellCounts, ImageProfile, ImageStart, MappingIdentity, MappingKind, MappingProfile, ProfileSource,
-    ProfilingCost, Program, ReuseHistograms,
+    CellCounts, ImageProfile, ImageStart, MappingIdentity, MappingKind, MappingProfile, OwnAdvice,
+    ProfileSource, ProfilingCost, Program, ReuseHistograms,
 };
 use pagelab_model::run::{ClockReading, Manifest, Run, RunEnd};
 use pagelab_model::tune::HugePageSelection;
@@ -52,6 +52,7 @@ fn profile(key: MappingIdentity, start: u64, program: Program, misses: &[u64]) -
         instructions: None,
         misses: misses.iter().sum(),
         mappings: vec![mapping],
+        advice: None,
     };
     TlbProfile {
         source: ProfileSource::Accessed,
@@ -279,6 +280,73 @@ fn tells(lab: &Lab) -> Vec<String> {
     let words = WORKLOAD.join(" ");
     let script = format!("{} {words} >> {}/out", binary(), lab.path().display());
     ["/bin/sh", "-c", &script].map(str::to_owned).to_vec()
+}
+
+/// A program that refuses huge pages: plan and all override that and say so, `--respect` leaves it.
+#[test]
+fn advice_against_huge_pages_is_overridden_or_left() {
+    let lab = Lab::new();
+    let key = MappingIdentity { kind: MappingKind::Placed, bytes: Bytes(0), nth: 0 };
+    let mut refusing = profile(key, BASE, Program::default(), &[5000; 16]);
+    refusing.images[0].advice =
+        Some(OwnAdvice { refused: Bytes(32 << 20), requested: Bytes(32 << 20), ..OwnAdvice::default() });
+    write(&lab.path().join("hot.pagelab"), &refusing);
+    let command: Vec<String> = [&[binary()][..], &WORKLOAD, &["--advise", "nohuge"]]
+        .concat()
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
+    let tune = |options: &[&str]| {
+        let ran = lab.run(&tune_words(&[&["-n", "2", "--quick"], options].concat(), &command));
+        assert_eq!(ran.code, Some(0), "{}{}", ran.out, ran.err);
+        ran
+    };
+    // Most huge pages of the arm in its trials.
+    let allocated = |run: &Run, selection: HugePageSelection| {
+        let (Some(tune), Some(experiment)) = (&run.tune, &run.experiment) else { panic!("{run:?}") };
+        let is_of = |trial: &&Trial| {
+            let slot = experiment.plan.schedule.get(trial.slot).expect("a slot");
+            tune.arms[slot.variant].selection == selection
+        };
+        let found = experiment.trials.iter().filter(is_of);
+        found.filter_map(|trial| value(trial, measures::PLAN_ALLOCATED)).fold(0.0, f64::max)
+    };
+    let ran = tune(&["-o", "auto.pagelab"]);
+    let first = ran.err.lines().find(|line| line.contains("refuses huge pages")).unwrap_or_default();
+    assert!(first.contains("32 MiB (MADV_NOHUGEPAGE); the arms plan and all override"), "{}", ran.err);
+    let run = read(&lab.path().join("auto.pagelab"));
+    let overrides: Vec<(HugePageSelection, bool)> = run
+        .tune
+        .iter()
+        .flat_map(|tune| &tune.arms)
+        .map(|arm| (arm.selection, arm.overrides_advice))
+        .collect();
+    assert_eq!(
+        overrides,
+        [
+            (HugePageSelection::None, false),
+            (HugePageSelection::Plan, true),
+            (HugePageSelection::All, true),
+            (HugePageSelection::Never, false),
+        ]
+    );
+    // A machine may have no free huge page, and then it says so.
+    let is_short = ran.out.contains("no free huge page");
+    assert!(is_short || allocated(&run, HugePageSelection::Plan) == 2.0, "{}", ran.out);
+    // The plan's file says it, and is not applied by itself.
+    let plan = fs::read_to_string(lab.path().join("auto.plan.toml")).expect("a plan");
+    assert!(plan.contains("\noverrides-advice = true\n"), "{plan}");
+    let words: Vec<&str> = command.iter().map(String::as_str).collect();
+    let refused = lab.run(&[&["apply", "auto.plan.toml", "--"][..], &words].concat());
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    assert!(refused.err.contains("hint: use --override"), "{}", refused.err);
+    let applied = lab.run(&[&["apply", "auto.plan.toml", "--override", "--"][..], &words].concat());
+    assert_eq!(applied.code, Some(0), "{}", applied.err);
+    let respected = tune(&["--respect", "-o", "respect.pagelab"]);
+    assert!(respected.err.contains("no arm overrides that (--respect)"), "{}", respected.err);
+    let run = read(&lab.path().join("respect.pagelab"));
+    assert_eq!(allocated(&run, HugePageSelection::Plan), 0.0);
+    assert!(respected.out.contains("were not allocated"), "{}", respected.out);
 }
 
 /// The reported checksums, one per run.

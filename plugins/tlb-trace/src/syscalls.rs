@@ -21,6 +21,7 @@ mod number {
     pub const MUNMAP: i64 = 11;
     pub const BRK: i64 = 12;
     pub const MREMAP: i64 = 25;
+    pub const MADVISE: i64 = 28;
     pub const SHMAT: i64 = 30;
     pub const CLONE: i64 = 56;
     pub const FORK: i64 = 57;
@@ -28,6 +29,7 @@ mod number {
     pub const EXECVE: i64 = 59;
     pub const EXIT: i64 = 60;
     pub const SHMDT: i64 = 67;
+    pub const PRCTL: i64 = 157;
     pub const EXIT_GROUP: i64 = 231;
     pub const EXECVEAT: i64 = 322;
 }
@@ -37,6 +39,13 @@ const CLONE_VFORK: u64 = 0x4000;
 const MAP_SHARED: u64 = 0x01;
 const MAP_ANONYMOUS: u64 = 0x20;
 const MREMAP_DONTUNMAP: u64 = 4;
+/// Advice on huge pages (include/uapi/asm-generic/mman-common.h), for at least one huge page.
+const MADV_HUGEPAGE: u64 = 14;
+const MADV_NOHUGEPAGE: u64 = 15;
+const ADVISED_BYTES_MIN: u64 = 2 << 20;
+/// The option of prctl that disables THP, and its flag for "but where advised" (include/uapi/linux/prctl.h).
+const PR_SET_THP_DISABLE: u64 = 41;
+const THP_DISABLE_EXCEPT_ADVISED: u64 = 1 << 1;
 
 static PROGRAM_BREAK: AtomicU64 = AtomicU64::new(0);
 
@@ -73,6 +82,13 @@ pub extern "C" fn on_syscall(
         number::MMAP | number::MUNMAP | number::BRK | number::MREMAP | number::SHMAT | number::SHMDT => {
             lock::acquire();
             state.call = Some(Syscall { number: call, arguments });
+        }
+        // QEMU ignores this advice, so the calls are recorded as they are made.
+        number::MADVISE if matches!(c, MADV_HUGEPAGE | MADV_NOHUGEPAGE) && b >= ADVISED_BYTES_MIN => {
+            record_alone(events::ADVISE, [a, a.saturating_add(b), u64::from(c == MADV_NOHUGEPAGE), 0]);
+        }
+        number::PRCTL if a == PR_SET_THP_DISABLE && b != 0 && c & THP_DISABLE_EXCEPT_ADVISED == 0 => {
+            record_alone(events::DISABLE_THP, [0; 4]);
         }
         number::CLONE if a & CLONE_VM != 0 && a & CLONE_VFORK == 0 => {
             image::set_multithreaded();
@@ -124,6 +140,12 @@ fn begin_child(state: &mut Vcpu) {
     // Before the model is replaced: the new one does not skip.
     sampling_window::reset_after_fork();
     state.reset_after_fork();
+}
+
+fn record_alone(kind: u64, numbers: [u64; 4]) {
+    lock::acquire();
+    image::record_event(kind, numbers, &[]);
+    lock::release();
 }
 
 fn page_range(from: u64, to: u64) -> (u64, u64) {

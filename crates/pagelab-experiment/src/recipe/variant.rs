@@ -46,6 +46,8 @@ pub struct Variant {
     pub environment: Vec<(String, String)>,
     /// Plan of `pagelab apply PLAN -- COMMAND`, under which the workload is started.
     pub supervised_plan: Option<SupervisedPlan>,
+    /// Whether that plan overrides the program's own advice against huge pages (`--override`).
+    pub overrides_advice: bool,
     /// Its workloads; all if absent.
     pub only_workloads: Option<Vec<String>>,
     /// The settings as keys and values of the recipe, for the report.
@@ -73,6 +75,8 @@ pub enum ThpMode {
 /// Plan of the supervisor that a trial runs under (`pagelab apply`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SupervisedPlan {
+    /// Huge pages are disabled, also where the program itself advises.
+    Never,
     /// No plan: supervised as the others are, with huge pages only where the program itself advises.
     Nothing,
     /// All anonymous memory.
@@ -158,10 +162,16 @@ impl SupervisedPlan {
     /// Its argument for `pagelab apply`, and its value in a recipe.
     pub fn argument(&self) -> &str {
         match self {
+            SupervisedPlan::Never => "never",
             SupervisedPlan::Nothing => "none",
             SupervisedPlan::All => "all",
             SupervisedPlan::Plan(path) => path,
         }
+    }
+
+    /// Whether it requests huge pages.
+    pub fn requests_huge_pages(&self) -> bool {
+        matches!(self, SupervisedPlan::All | SupervisedPlan::Plan(_))
     }
 }
 
@@ -176,8 +186,10 @@ impl Variant {
         let option = all_options.find(|(name, _)| name == "advise").map(|(_, value)| value);
         let advice = self.advise.as_ref().or(option).map(String::as_str);
         let (is_advising, is_refusing) = (advice == Some("huge"), advice == Some("nohuge"));
-        if matches!(self.supervised_plan, Some(SupervisedPlan::All | SupervisedPlan::Plan(_))) {
-            return true;
+        match &self.supervised_plan {
+            Some(plan) if plan.requests_huge_pages() => return true,
+            Some(SupervisedPlan::Never) => return false,
+            _ => {}
         }
         let has_mthp =
             self.mthp_modes.iter().any(|(_, mode)| mode == "always" || mode == "madvise" && is_advising);
@@ -218,6 +230,7 @@ pub(super) fn read_variant(table: &TomlTable, line: usize, problems: &mut Proble
         evict_caches: fields.read_bool(problems, "evict").unwrap_or(false),
         environment: workload::read_environment(&mut fields, problems),
         supervised_plan: read_plan(&mut fields, problems),
+        overrides_advice: fields.read_bool(problems, "override").unwrap_or(false),
         only_workloads: fields.read_texts(problems, "workloads"),
         settings: Vec::new(),
     };
@@ -226,14 +239,15 @@ pub(super) fn read_variant(table: &TomlTable, line: usize, problems: &mut Proble
     variant
 }
 
-/// `"none"`, `"all"`, or a file.
+/// `"never"`, `"none"`, `"all"`, or a file.
 fn read_plan(fields: &mut TableFields<'_>, problems: &mut ProblemList) -> Option<SupervisedPlan> {
     let (text, line) = fields.read_text(problems, "plan")?;
     match text {
+        "never" => Some(SupervisedPlan::Never),
         "none" => Some(SupervisedPlan::Nothing),
         "all" => Some(SupervisedPlan::All),
         "" => {
-            let expected = "expected a plan file from `pagelab plan`, \"none\" or \"all\"";
+            let expected = "expected a plan file from `pagelab plan`, \"never\", \"none\" or \"all\"";
             problems.add(line, format!("{} is empty; {expected}", fields.describe_key("plan")));
             None
         }
@@ -356,6 +370,7 @@ fn list_settings(variant: &Variant, fields: &mut TableFields<'_>) -> Vec<(String
         push(&format!("mthp.{}", format_argument(*size)), Some(mode.clone()));
     }
     push("plan", variant.supervised_plan.as_ref().map(|plan| plan.argument().to_owned()));
+    push("override", variant.overrides_advice.then(|| "yes".to_owned()));
     push("advise", variant.advise.clone());
     push("memory_limit", variant.memory_limit.map(format_argument));
     let swap = |limit: Bytes| if limit.0 == 0 { "none".to_owned() } else { format_argument(limit) };

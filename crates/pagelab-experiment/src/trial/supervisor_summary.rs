@@ -112,7 +112,7 @@ pub(super) fn add_measures(
     measures: &mut Vec<Measure>,
     flags: &mut Vec<Flag>,
 ) {
-    let asks = *plan != recipe::SupervisedPlan::Nothing;
+    let asks = plan.requests_huge_pages();
     let mut flag = |kind: &str, text: String| flags.push(Flag { kind: kind.to_owned(), text });
     let summary = match summary_result {
         Ok(summary) => summary,

@@ -57,6 +57,7 @@ fn written_plans_are_read_back() {
                 all_speedup_permille: random.next_below(9000),
                 share_permille: random.next_below(1001) as u32,
             }),
+            overrides_advice: random.next_below(2) > 0,
             programs,
         };
         let text = write_plan(&plan, &["made\nby \u{1b}[31m".to_owned()]);
@@ -96,6 +97,7 @@ fn malformed_plans_are_rejected_with_their_line() {
         ("addresses = [0]\npage = \"3M\"".to_owned(), "p:2: page: 3145728 bytes"),
         ("addresses = [0]\npage = \"2X\"".to_owned(), "p:2: page: "),
         ("addresses = 0\n".to_owned(), "p:1: expected a list"),
+        ("addresses = [0]\noverrides-advice = 1".to_owned(), "p:2: overrides-advice: expected true or false"),
         ("0\n7\n".to_owned(), "p:2: 0x7 is not aligned"),
         ("0\nx\n".to_owned(), "p:2: \"x\": expected"),
         (

@@ -28,6 +28,7 @@ fn experiment(variants: &[(&str, &str)], trials: &[(usize, u32, TrialRole, f64)]
         sweep: None,
         pictures: 0,
         early_end: None,
+        dropped_variants: Default::default(),
         question: "does it pay".to_owned(),
         origin: "built in".to_owned(),
         recipe: String::new(),

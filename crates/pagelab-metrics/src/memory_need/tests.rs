@@ -64,6 +64,7 @@ fn experiment(rounds: u32, better: BetterDirection, limits: &[(u64, Ends)]) -> E
         sweep: None,
         pictures: 0,
         early_end: None,
+        dropped_variants: Default::default(),
         question: String::new(),
         origin: String::new(),
         recipe: String::new(),

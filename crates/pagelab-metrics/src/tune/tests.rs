@@ -21,7 +21,13 @@ fn tune(arms: &[(&str, HugePageSelection)]) -> TuningRun {
         all_walks_ns: None,
         touched_permille: (*selection == HugePageSelection::Plan).then_some(500),
     };
-    let plan = HugePlan { source: None, command: Vec::new(), predicted: None, programs: Vec::new() };
+    let plan = HugePlan {
+        source: None,
+        command: Vec::new(),
+        predicted: None,
+        overrides_advice: false,
+        programs: Vec::new(),
+    };
     TuningRun {
         plan_arguments: "-n 1".to_owned(),
         plan_file: "x".to_owned(),

@@ -1,7 +1,9 @@
 //! JSON of a profile: `docs/json.md` lists fields and units.
 
 use pagelab_model::TlbProfile;
-use pagelab_model::profile::{ImageProfile, ImageStart, MissScenario, SampledStretches, UnseenReason};
+use pagelab_model::profile::{
+    ImageProfile, ImageStart, MissScenario, OwnAdvice, SampledStretches, UnseenReason,
+};
 use pagelab_tlb::cost::compute_scenario_cost;
 use pagelab_tlb::plan::RankedMapping;
 use serde_json::Value;
@@ -99,7 +101,18 @@ fn image_json(image: &ImageProfile, is_seen: bool) -> JsonObject {
         .optional("accesses", image.accesses, "the source does not count accesses")
         .optional("instructions", image.instructions, "the source does not count instructions")
         .optional("misses", is_seen.then_some(image.misses), UNSEEN_REASON)
+        .optional("advice", image.advice.map(advice_json), "the source does not see the program's own advice")
         .field("mappings", image.mappings.len())
+}
+
+fn advice_json(advice: OwnAdvice) -> JsonObject {
+    JsonObject::new()
+        .field("requested_bytes", advice.requested.0)
+        .field("refused_bytes", advice.refused.0)
+        .field("refused_unmapped_bytes", advice.refused_unmapped.0)
+        .field("refused_sparse_bytes", advice.refused_sparse.0)
+        .field("refused_userfaultfd_bytes", advice.refused_userfaultfd.0)
+        .field("disables_thp", advice.disables_thp)
 }
 
 fn unseen_json(mapping: &RankedMapping) -> Vec<Value> {

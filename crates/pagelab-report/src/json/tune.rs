@@ -62,12 +62,16 @@ type ArmRow<'a> = (&'a TuningArm, &'a ArmResult);
 
 fields! { fn arm_fields<'a>(of: ArmRow<'a>);
     "name": string, "name of the arm" => of.0.name.as_str();
-    "selection": string, "`none`, `plan`, `all`, `costliest`, `random`, `most_used`" =>
+    "selection": string, "`never`, `none`, `plan`, `all`, `costliest`, `random`, `most_used`" =>
         selection_slug(of.0.selection);
+    "overrides_advice": boolean, "whether the arm overrides the program's own advice against huge pages" =>
+        of.0.overrides_advice;
     "planned": integer (null: "the arm covers all memory"), "number of planned huge pages" => of.0.planned;
     "value": number (null: NOT_MEASURED), "median of the measure that decides the verdict" => of.1.value;
     "speed_up": object (null: IS_BASELINE), "relative to `none`: `ratio`, `low`, `high`" =>
         of.1.speed_up.map(with_interval);
+    "speed_up_from_never": object (null: "the program requests no huge pages itself, or it was not measured"),
+        "relative to `never`, in the same fields" => of.1.speed_up_from_never.map(with_interval);
     "cpu_speed_up": object (null: IS_BASELINE), "the same for CPU time" =>
         of.1.cpu_speed_up.map(with_interval);
     "wall_ns": number (null: NOT_MEASURED), "median" => of.1.wall_ns;
@@ -116,6 +120,7 @@ fields! { fn miss_region_fields(of: MissRegion);
 
 fn selection_slug(selection: HugePageSelection) -> &'static str {
     match selection {
+        HugePageSelection::Never => "never",
         HugePageSelection::None => "none",
         HugePageSelection::Plan => "plan",
         HugePageSelection::All => "all",

@@ -118,7 +118,7 @@ fn list_design_facts(experiment: &Experiment) -> Vec<String> {
     facts.push(format_sequence(plan).to_owned());
     facts.push(format!("seed {}", plan.seed));
     let done = experiment.trials.iter().filter(|trial| trial.end == TrialEnd::Done).count();
-    let of = format_count(plan.schedule.len() as u128);
+    let of = format_count(experiment.count_planned() as u128);
     facts.push(format!("{} of {of} trials done", format_count(done as u128)));
     let twins = plan.schedule.iter().filter(|slot| slot.role == TrialRole::Twin).count();
     if twins > 0 {

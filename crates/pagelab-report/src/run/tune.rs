@@ -47,10 +47,9 @@ pub(super) fn render_tuning(run: &Run, view: View, style: TextStyle) -> String {
 
 /// Writes a line per arm; the arms of a curve have a separate table.
 fn write_arms(output: &mut TextReport, tune: &TuningRun, tuned: &TuningResult) {
-    let shown_arms: Vec<usize> = [HugePageSelection::None, HugePageSelection::Plan, HugePageSelection::All]
-        .iter()
-        .filter_map(|selection| tune.arm_index(*selection))
-        .collect();
+    const SHOWN: [HugePageSelection; 4] =
+        [HugePageSelection::Never, HugePageSelection::None, HugePageSelection::Plan, HugePageSelection::All];
+    let shown_arms: Vec<usize> = SHOWN.iter().filter_map(|selection| tune.arm_index(*selection)).collect();
     let measured = |at: &usize| tuned.arms.get(*at);
     let scale = |unit: &str, value: fn(&ArmResult) -> Option<f64>| {
         let largest = shown_arms.iter().filter_map(|at| value(measured(at)?)).fold(0.0, f64::max);
@@ -184,16 +183,18 @@ fn write_hints(
     if !is_whole && tune.pid.is_none() {
         facts.push(format!("→ pagelab tune --resume {}", run.name));
     }
-    let plan = match verdict {
-        TuningVerdict::AllHelpsMore | TuningVerdict::OnlyAllHelps => "all",
-        TuningVerdict::PlanHelps => tune.plan_file.as_str(),
-        _ => "",
+    let (plan, selection) = match verdict {
+        TuningVerdict::AllHelpsMore | TuningVerdict::OnlyAllHelps => ("all", HugePageSelection::All),
+        TuningVerdict::PlanHelps => (tune.plan_file.as_str(), HugePageSelection::Plan),
+        _ => ("", HugePageSelection::None),
     };
+    let arm = tune.arm_index(selection).and_then(|at| tune.arms.get(at));
+    let option = if arm.is_some_and(|arm| arm.overrides_advice) { " --override" } else { "" };
     if is_whole && !plan.is_empty() {
         let words = experiment.plan.workloads.first().map(|of| of.command.join(" ")).unwrap_or_default();
         let apply = match tune.pid {
             Some(pid) => format!("pagelab apply {plan} --pid {pid}"),
-            None => format!("pagelab apply {plan} -- {words}"),
+            None => format!("pagelab apply {plan}{option} -- {words}"),
         };
         facts.push(format!("→ {}", clip_name(&apply, 200)));
     }

@@ -30,6 +30,7 @@ fn plan(slots: usize) -> Plan {
         sweep: None,
         pictures: 0,
         early_end: None,
+        dropped_variants: Default::default(),
         origin: "command line".to_owned(),
         recipe: "name = \"thp\"\n".to_owned(),
         place: "host".to_owned(),

@@ -29,6 +29,7 @@ use super::zero_pages::{RegionLocation, ZeroPages};
 use super::{estimate, sweep};
 use crate::accessed::zero_pages::run_selection;
 use crate::dontneed::CpuUsage;
+use crate::own_advice::AdviceRecord;
 use crate::process_injection::ProcessIdentity;
 use crate::program;
 
@@ -148,6 +149,8 @@ pub struct SweptImage {
     resident_max: u64,
     /// Its memory that was never written.
     pub zero_pages: ZeroPages,
+    /// Its own advice on huge pages.
+    advice: AdviceRecord,
     /// Its mappings are not split any more.
     pub is_unsplittable: bool,
     /// The number of turns with a split.
@@ -195,6 +198,7 @@ impl SweptImage {
             torn_sweeps: 0,
             resident_max: 0,
             zero_pages: ZeroPages::new(process.start_ticks ^ u64::from(process.pid) << 32),
+            advice: AdviceRecord::default(),
             is_unsplittable: false,
             sweep_turns: 0,
             cached_mappings: (Vec::new(), Rc::new([])),
@@ -249,12 +253,13 @@ impl SweptImage {
 
     /// The mappings, before they are split. Their pages in memory are read again if there are
     /// others, and once in a while: that costs as much as a sweep.
-    pub fn read_mappings(&mut self, root: &Root) -> Result<Rc<[Mapping]>, Absence> {
+    pub fn read_mappings(&mut self, root: &Root, huge: u64) -> Result<Rc<[Mapping]>, Absence> {
         let maps = root.read(&paths::process_file(self.process.pid, "maps"))?;
         let is_new = maps != self.cached_mappings.0;
         if is_new || self.sweep_turns.is_multiple_of(MAPPINGS_REFRESH_TURNS) {
             let mappings = sweep::read_mappings(root, self.process.pid)?;
             self.record_extents(&mappings);
+            self.record_advice(&mappings, huge);
             self.cached_mappings = (maps, mappings.into());
         }
         if self.sweep_turns.is_multiple_of(MAPPINGS_REFRESH_TURNS) {
@@ -293,6 +298,24 @@ impl SweptImage {
         }
     }
 
+    /// Records the program's own advice on huge pages, from its mappings now.
+    fn record_advice(&mut self, mappings: &[Mapping], huge: u64) {
+        let mut zero_parts: Vec<&Range<u64>> =
+            self.extents.values().flat_map(|extent| &extent.zero_parts).collect();
+        zero_parts.sort_unstable_by_key(|part| part.start);
+        let zero_bytes = |range: &Range<u64>| {
+            let first = zero_parts.partition_point(|part| part.end <= range.start);
+            let inside = zero_parts[first..].iter().take_while(|part| part.start < range.end);
+            inside.map(|part| part.end.min(range.end) - part.start.max(range.start)).sum()
+        };
+        self.advice.record_reading(mappings, huge, zero_bytes);
+    }
+
+    /// Records that the program disabled THP for itself.
+    pub fn record_thp_disable(&mut self) {
+        self.advice.record_thp_disable();
+    }
+
     /// Sets the mapping table of the program, unless the process has executed another one meanwhile.
     pub fn set_mapping_table(&mut self, table: Option<(u32, MappingTable)>) {
         if let Some((space, table)) = table
@@ -315,7 +338,8 @@ impl SweptImage {
             return Ok(());
         }
         self.torn_sweeps = 0;
-        let pieces = sweep_result.parse_pieces()?;
+        let (pieces, mappings) = sweep_result.parse_pieces()?;
+        self.record_advice(&mappings, huge);
         let resident = pieces.iter().map(|piece| piece.resident).sum();
         if self.sweeps < RESTART_SWEEPS_MAX
             && resident > self.resident_max + self.resident_max / GROWTH_DIVISOR
@@ -403,6 +427,7 @@ impl SweptImage {
             arguments: self.arguments.clone(),
             misses,
             mappings,
+            advice: self.advice.advice(),
             ..ImageProfile::default()
         }
     }
@@ -596,6 +621,7 @@ impl SweptImage {
         let mappings = sweep::read_mappings(root, self.process.pid).map_err(not_found)?;
         let pagemap = File::open(paths::process_file(self.process.pid, "pagemap"))?;
         self.record_extents(&mappings);
+        self.record_advice(&mappings, huge);
         let (extents, mut parts) = (&self.extents, ExtentParts::new());
         self.zero_pages.list_zero_ranges(&pagemap, &mappings, huge, |part| {
             if let Some((start, extent)) = extents.range(..=part.start).next_back()

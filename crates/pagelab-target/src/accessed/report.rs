@@ -64,6 +64,11 @@ impl AccessProfiler<'_> {
         self.profiling_cost.cpu_ns = Some(own + self.injector.cpu_ns());
         let permille = self.busy_time.as_secs_f64() * 1000.0 / watch_time.as_secs_f64().max(1e-9);
         self.profiling_cost.duty_permille = Some(permille.round() as u32);
+        if let CallInjector::Supervisor(supervisor) = &self.injector
+            && supervisor.has_thp_disable()
+        {
+            self.images.iter_mut().take(1).for_each(SweptImage::record_thp_disable);
+        }
         let images: Vec<ImageProfile> = self
             .images
             .iter()
@@ -126,6 +131,8 @@ impl AccessProfiler<'_> {
     fn report_sweeps(&mut self) {
         let parts: Vec<(u64, u64)> = self.images.iter().filter_map(SweptImage::partly_swept_bytes).collect();
         let (end, exact) = (self.end_phrase(), self.exact_hint());
+        let largest = parts.iter().max_by_key(|(_, most)| *most);
+        self.profiling_cost.partly_scanned = largest.map(|(seen, most)| (Bytes(*seen), Bytes(*most)));
         for (seen, most) in parts {
             self.add_note(format!(
                 "scans covered {}, but {} was resident later: {end} before the next scan; hint: profile \

@@ -172,7 +172,7 @@ impl AccessProfiler<'_> {
         let page = self.page.bytes();
         let has_two_cpus = PinnedThread::allowed_cpus().len() > 1;
         let image = &mut self.images[index];
-        let mappings = image.read_mappings(&self.root).map_err(not_found)?;
+        let mappings = image.read_mappings(&self.root, self.huge).map_err(not_found)?;
         let split = match self.split_mappings(index, &mappings) {
             SplitState::Whole => None,
             SplitState::Split(ranges, since) => Some((ranges, since)),

@@ -78,10 +78,10 @@ impl SweepResult {
         sum_fields(&self.text)
     }
 
-    /// In address order, without pieces that no longer exist.
-    pub fn parse_pieces(&self) -> io::Result<Vec<ScannedPiece>> {
+    /// In address order, without pieces that no longer exist; and their mappings as the kernel lists them.
+    pub fn parse_pieces(&self) -> io::Result<(Vec<ScannedPiece>, Vec<Mapping>)> {
         let mappings = smaps::parse(&self.text).map_err(|_| not_found_error())?;
-        Ok(build_pieces(&mappings, self.cleared, &self.scan_times()))
+        Ok((build_pieces(&mappings, self.cleared, &self.scan_times()), mappings))
     }
 
     /// When each mapping was scanned. Fields begin with a capital letter, the first line of a mapping with
@@ -230,7 +230,7 @@ mod tests {
             scan_start: ms(10),
             clear_times: (ms(6), ms(1)),
         };
-        let lags: Vec<u64> = swept.parse_pieces().unwrap().iter().map(|piece| piece.lag_ns).collect();
+        let lags: Vec<u64> = swept.parse_pieces().unwrap().0.iter().map(|piece| piece.lag_ns).collect();
         // Scanned after 12, 18 and 26 ms; cleared after 1, 3 and 5 ms.
         assert_eq!(lags, [11_000_000, 15_000_000, 21_000_000]);
         assert_eq!(swept.accessed_bytes(), (3 * 4096, 3 * 4096));

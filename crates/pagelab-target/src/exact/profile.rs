@@ -19,6 +19,8 @@ use super::account::{BYTES_MAX, ImageRecord, SharedAccount};
 use super::run::{EmulatedProgram, EmulationResult, path_from_bytes};
 use crate::program;
 
+use mapping_counts::{CountsByMapping, count_by_mapping};
+
 mod mapping_counts;
 
 /// The profile of a run.
@@ -51,7 +53,7 @@ pub fn build_profile(
         exit: Some(result.exit_code()),
     };
     for (index, image) in images.iter().enumerate() {
-        let (mappings, regions) = mapping_counts::count_by_mapping(request, images, index);
+        let CountsByMapping { mappings, regions, advice } = count_by_mapping(request, images, index);
         let (start, parent) = find_origin(images, index);
         let (path, arguments) = match start {
             ImageStart::Forked => {
@@ -72,6 +74,7 @@ pub fn build_profile(
             instructions: None,
             misses,
             mappings,
+            advice: Some(advice),
         };
         let factor = ScaleFactor::from_image(image);
         factor.scale_image(&mut image_profile);

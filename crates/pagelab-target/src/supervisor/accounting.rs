@@ -64,6 +64,8 @@ pub(super) struct Accounting {
     pub summary: Summary,
     /// Planned mappings that were seen, by program and place.
     pub seen_mappings: BTreeSet<(usize, usize)>,
+    /// Whether a program disabled THP for itself, and pagelab left it so.
+    pub has_thp_disable: bool,
     /// Programs of the plan that ran.
     pub seen_programs: BTreeSet<usize>,
     /// Bytes on huge pages by space, at its last scan.

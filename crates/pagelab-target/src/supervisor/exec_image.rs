@@ -171,6 +171,7 @@ mod tests {
             source: None,
             command: Vec::new(),
             predicted: None,
+            overrides_advice: false,
             programs: vec![PlannedProgram { program: known, mappings: Vec::new() }],
         };
         let here = program("/usr/bin/xz", Some("aa"));

@@ -95,6 +95,11 @@ impl SupervisedProgram {
         self.lock_state().accounting.summary.notes.clone()
     }
 
+    /// Whether a program disabled THP for itself (PR_SET_THP_DISABLE).
+    pub fn has_thp_disable(&self) -> bool {
+        self.lock_state().accounting.has_thp_disable
+    }
+
     /// Processes that run.
     pub fn count_processes(&self) -> usize {
         self.lock_state().processes.len()

@@ -370,6 +370,7 @@ impl Tracer {
             if let Some(space) = state.space_of(process) {
                 space.is_thp_disabled = true;
             }
+            state.accounting.has_thp_disable = true;
             state
                 .accounting
                 .add_note("the program disabled THP with prctl (PR_SET_THP_DISABLE); hint: use --override");

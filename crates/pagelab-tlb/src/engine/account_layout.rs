@@ -110,6 +110,10 @@ pub mod events {
     pub const BRK: u64 = 4;
     /// The first thread's stack: from, to.
     pub const STACK: u64 = 5;
+    /// The program advised on huge pages for memory: from, to, 1 against and 0 for them.
+    pub const ADVISE: u64 = 6;
+    /// The program disabled THP for itself.
+    pub const DISABLE_THP: u64 = 7;
     /// Kinds of mapped memory.
     pub const ANONYMOUS: u64 = 0;
     /// Shared and anonymous.

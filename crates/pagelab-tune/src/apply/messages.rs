@@ -21,6 +21,8 @@ pub struct SupervisorJob {
     pub program: OsString,
     /// Which memory is to be on huge pages.
     pub choice: HugePageChoice,
+    /// Whether huge pages are disabled, also where the program requests them.
+    pub disables_thp: bool,
     /// Base page size, in bytes.
     pub page: u64,
     /// Huge page size, in bytes.
@@ -79,7 +81,7 @@ impl SupervisorJob {
             overrides: self.request.overrides,
             hugetlb: self.request.uses_hugetlb,
             allow_stale: self.request.allow_stale,
-            thp: ThpMode::OnlyAdvised,
+            thp: if self.disables_thp { ThpMode::Off } else { ThpMode::OnlyAdvised },
             traces_all_mappings: false,
             page: self.page,
             huge: self.huge,
@@ -129,7 +131,13 @@ mod tests {
 
     #[test]
     fn a_job_is_read_as_it_was_written() {
-        let plan = HugePlan { source: None, command: Vec::new(), predicted: None, programs: Vec::new() };
+        let plan = HugePlan {
+            source: None,
+            command: Vec::new(),
+            predicted: None,
+            overrides_advice: false,
+            programs: Vec::new(),
+        };
         let not_utf8 = OsString::from_vec(vec![b'/', 0xff, b' ', b'"']);
         let request = ApplyRequest {
             plan: not_utf8.clone(),
@@ -145,6 +153,7 @@ mod tests {
             request: request.clone(),
             program: not_utf8,
             choice: HugePageChoice::Plan(plan),
+            disables_thp: true,
             page: 4096,
             huge: 2 << 20,
         };

@@ -12,6 +12,7 @@ use pagelab_model::{Bytes, HugePlan, TlbProfile};
 use pagelab_report::style::format_bytes;
 use pagelab_tlb::plan::{CurveShape, RankBy, RankOptions, Ranking, build_plan, predict, rank_regions};
 
+use super::advice_override::{AdviceOverride, AdvicePolicy, MemoryForecast};
 use super::{TuningRequest, format_plan_size};
 use pagelab_command::exit::Failure;
 use pagelab_command::output;
@@ -35,11 +36,44 @@ impl ArmSelection {
         !self.tune.plan_file.is_empty()
     }
 
-    /// Leaves out the arm of all memory on huge pages.
-    pub fn remove_all(&mut self) {
-        if let Some(at) = self.tune.arm_index(HugePageSelection::All) {
+    /// Leaves out an arm.
+    pub fn remove_arm(&mut self, selection: HugePageSelection) {
+        if let Some(at) = self.tune.arm_index(selection) {
             self.tune.arms.remove(at);
             self.files.remove(at);
+        }
+    }
+}
+
+/// A program's own advice on huge pages, and what becomes of it.
+#[derive(Clone, Debug, Default)]
+pub struct AdviceHandling {
+    /// Its advice against them.
+    pub refusal: AdviceOverride,
+    /// Whether it requests some itself, so that it is measured without them too.
+    pub requests_huge_pages: bool,
+}
+
+impl AdviceHandling {
+    /// Decides for a program that is started for each trial.
+    pub fn decide(policy: AdvicePolicy, profile: &TlbProfile) -> AdviceHandling {
+        let page = profile.huge;
+        let ranking = rank_regions(profile, RankOptions { page, by: RankBy::Cost, include_files: false });
+        let advice = profile.own_advice();
+        AdviceHandling {
+            refusal: AdviceOverride::decide(policy, advice, MemoryForecast::read(profile, &ranking)),
+            requests_huge_pages: advice.is_some_and(|advice| advice.requested.0 > 0 && !advice.disables_thp),
+        }
+    }
+
+    /// Returns how a run handles it that has these arms.
+    pub fn from_arms(tune: &TuningRun) -> AdviceHandling {
+        AdviceHandling {
+            refusal: AdviceOverride {
+                is_active: tune.arms.iter().any(|arm| arm.overrides_advice),
+                ..AdviceOverride::default()
+            },
+            requests_huge_pages: tune.arm_index(HugePageSelection::Never).is_some(),
         }
     }
 }
@@ -48,6 +82,7 @@ impl ArmSelection {
 pub fn choose_arms(
     request: &TuningRequest,
     profile: &TlbProfile,
+    advice: &AdviceHandling,
     plan_path: &Path,
 ) -> Result<ArmSelection, Failure> {
     let page = profile.huge;
@@ -61,12 +96,14 @@ pub fn choose_arms(
         files: Vec::new(),
         plan_path,
         replaces_files: request.replaces_files,
+        overrides_advice: advice.refusal.is_active,
     };
     chosen.push(TuningArm { planned: Some(0), ..new_arm("none", HugePageSelection::None) }, None);
     let mut planned = HugePlan {
         source: Some(profile.source),
         command: profile.command.clone(),
         predicted: None,
+        overrides_advice: false,
         programs: Vec::new(),
     };
     if is_planned {
@@ -76,9 +113,13 @@ pub fn choose_arms(
         share_permille: Some(1000),
         walks_permille: Some(1000),
         touched_permille: Some(1000),
+        overrides_advice: advice.refusal.is_active,
         ..new_arm("all", HugePageSelection::All)
     };
     chosen.push(TuningArm { saved_ns: saved_ns(&ranking, most), ..all_huge }, None);
+    if advice.requests_huge_pages {
+        chosen.push(TuningArm { planned: Some(0), ..new_arm("never", HugePageSelection::Never) }, None);
+    }
     if request.measures_curve {
         chosen.push_curve(request, &ranking, planned_count)?;
     }
@@ -95,7 +136,7 @@ pub fn choose_arms(
             _ => None,
         },
         pid: None,
-        notes: profile_notes(profile, &ranking),
+        notes: advice.refusal.note.iter().cloned().chain(profile_notes(profile, &ranking)).collect(),
     };
     let curve_arms = curve_counts(most).map(|n| if n == planned_count { 2 } else { 3 }).sum();
     Ok(ArmSelection { tune, files: chosen.files, curve_arms })
@@ -138,6 +179,7 @@ struct ArmBuilder<'c> {
     files: Vec<Option<PathBuf>>,
     plan_path: &'c Path,
     replaces_files: bool,
+    overrides_advice: bool,
 }
 
 impl ArmBuilder<'_> {
@@ -156,6 +198,7 @@ impl ArmBuilder<'_> {
         path: &Path,
     ) -> Result<HugePlan, Failure> {
         let planned = build_plan(self.profile, ranking, region_count, self.profile.huge, None);
+        let planned = HugePlan { overrides_advice: self.overrides_advice, ..planned };
         write_plan(&planned, path, self.replaces_files)?;
         let shares = predict::compute_gain_shares(ranking, region_count);
         let in_permille = |share: f64| (share.min(1.0) * 1000.0).round() as u32;
@@ -168,6 +211,7 @@ impl ArmBuilder<'_> {
             accesses_permille: shares.and_then(|of| of.accesses).map(in_permille),
             all_walks_ns: shares.and_then(|of| of.all_walks_ns).map(|ns| ns as u64),
             touched_permille: permille(|of| of.touched_memory),
+            overrides_advice: self.overrides_advice,
             ..new_arm(name, selection)
         };
         self.push(arm, Some(path.to_owned()));

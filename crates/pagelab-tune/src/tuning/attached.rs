@@ -34,8 +34,8 @@ use pagelab_target::huge_page_control::{ChangeResult, HugePageController};
 
 use super::time_budget::{MeasurementPlan, format_time};
 use super::{
-    TuningNames, TuningRequest, arms, create_run_file, exact_fallback, profiling, recipe, resolve_recipe,
-    write_tune,
+    TuningNames, TuningRequest, advice_override, arms, create_run_file, exact_fallback, profiling, recipe,
+    resolve_recipe, write_tune,
 };
 use crate::profile::{self, MissSource};
 use crate::profile_source;
@@ -240,7 +240,7 @@ impl AttachedSession<'_> {
             return Ok(AttachedEnd::Ended(super::report_stop(self.stop)));
         };
         let unseen = self.unseen_reason(&profile);
-        let mut chosen = arms::choose_arms(request, &profile, plan_file)?;
+        let mut chosen = arms::choose_arms(request, &profile, &arms::AdviceHandling::default(), plan_file)?;
         for arm in chosen.tune.arms.iter_mut().filter(|arm| arm.selection == HugePageSelection::All) {
             arm.planned = u64::try_from(regions.len()).ok();
         }
@@ -248,6 +248,7 @@ impl AttachedSession<'_> {
             arms::region_addresses(&chosen.tune.plan).intersection(&regions).copied().collect();
         chosen.tune.pid = Some(pid);
         chosen.tune.notes.extend(unseen);
+        chosen.tune.notes.extend(advice_override::running_process_note(profile.own_advice()));
         chosen.tune.notes.push(comparison_text(regions.len(), planned.len()));
         let measured = super::describe_measurements(request);
         let time_left = measured.time_left.map(|budget| budget.saturating_sub(self.began.elapsed()));
@@ -354,7 +355,7 @@ impl AttachedSession<'_> {
             output::show_status_line(&format!("sample {} of {}: {name}{left}", at + 1, schedule.len()));
             let nothing = BTreeSet::new();
             let huge_regions = match arm_pages {
-                HugePageSelection::None => &nothing,
+                HugePageSelection::None | HugePageSelection::Never => &nothing,
                 HugePageSelection::All => all,
                 _ => planned,
             };

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use pagelab_model::profile::{ProfileSource, UnseenReason};
+use pagelab_model::profile::{OwnAdvice, ProfileSource, UnseenReason};
 use pagelab_model::{Bytes, TlbProfile};
 use pagelab_report::quantity_format::format_duration;
 use pagelab_report::style::{format_bytes, format_plural};
@@ -43,6 +43,13 @@ pub fn unusable_reason(profile: &TlbProfile) -> Option<String> {
     let ranking =
         rank_regions(profile, RankOptions { page: profile.huge, by: RankBy::Cost, include_files: false });
     let time = format_duration(profile.wall_ns);
+    if let Some((scanned, resident)) = profile.effort.partly_scanned {
+        return Some(format!(
+            "scans of accessed bits covered {} of the {} that were resident later",
+            format_bytes(scanned),
+            format_bytes(resident)
+        ));
+    }
     if ranking.attainable_saving() > 0.0 {
         let mappings = profile.images.iter().flat_map(|image| &image.mappings);
         let unseen = mappings.flat_map(|mapping| &mapping.unseen);
@@ -129,6 +136,7 @@ pub fn profile_or_fall_back(
     match profiling::profile_command(MissSource::Exact, words, profile_path, options) {
         Ok(Some(mut exact)) => {
             exact.notes.push(format!("--source auto continued with exact: {why}"));
+            join_advice(&mut exact, profile.own_advice());
             Ok(Some(exact))
         }
         Ok(None) => Ok(None),
@@ -139,6 +147,21 @@ pub fn profile_or_fall_back(
             profile.notes.push(format!("{why}; cannot continue with --source exact: {failure}"));
             Ok(Some(profile))
         }
+    }
+}
+
+/// Completes the advice that the model saw by that of the kernel: QEMU has no userfaultfd.
+fn join_advice(exact: &mut TlbProfile, seen: Option<OwnAdvice>) {
+    let (Some(seen), Some(modelled)) = (seen, exact.own_advice()) else { return };
+    let known = if modelled.refused.0 > 0 { modelled } else { seen };
+    let joined = OwnAdvice {
+        requested: modelled.requested.max(seen.requested),
+        refused_userfaultfd: seen.refused_userfaultfd,
+        disables_thp: modelled.disables_thp || seen.disables_thp,
+        ..known
+    };
+    for (at, image) in exact.images.iter_mut().enumerate() {
+        image.advice = (at == 0).then_some(joined);
     }
 }
 

@@ -56,12 +56,16 @@ pub fn recipe_text(
     }
     for (arm, file) in arms.iter().zip(files) {
         let plan = match (arm.selection, file) {
+            (HugePageSelection::Never, _) => "never".to_owned(),
             (HugePageSelection::None, _) => "none".to_owned(),
             (HugePageSelection::All, _) | (_, None) => "all".to_owned(),
             (_, Some(file)) => quote_path(file),
         };
         let (name, plan) = (quote_toml(&arm.name), quote_toml(&plan));
         text.push_str(&format!("\n[[variant]]\nname = {name}\nplan = {plan}\n"));
+        if arm.overrides_advice {
+            text.push_str("override = true\n");
+        }
     }
     text
 }
@@ -92,7 +96,7 @@ pub fn unit_of(figure: &str) -> &str {
 /// Quotes a path so that it is not taken for a keyword of `plan`.
 fn quote_path(path: &Path) -> String {
     let text = path.display().to_string();
-    if matches!(text.as_str(), "none" | "all") { format!("./{text}") } else { text }
+    if matches!(text.as_str(), "never" | "none" | "all") { format!("./{text}") } else { text }
 }
 
 /// Returns the program's name as a part of file names.
@@ -124,6 +128,7 @@ mod tests {
     use pagelab_experiment::recipe::{Recipe, SupervisedPlan, WorkloadCommand};
     use pagelab_tlb::plan::PlanSize;
 
+    use super::super::advice_override::AdvicePolicy;
     use super::super::arms::new_arm;
     use super::*;
     use crate::profile::MissSource;
@@ -135,9 +140,10 @@ mod tests {
         let arms = [
             new_arm("none", HugePageSelection::None),
             new_arm("plan", HugePageSelection::Plan),
-            new_arm("all", HugePageSelection::All),
+            TuningArm { overrides_advice: true, ..new_arm("all", HugePageSelection::All) },
+            new_arm("never", HugePageSelection::Never),
         ];
-        let files = [None, Some(PathBuf::from("all")), None];
+        let files = [None, Some(PathBuf::from("all")), None, None];
         let request = TuningRequest {
             size: PlanSize::Pages(1),
             source: MissSource::Auto,
@@ -152,6 +158,7 @@ mod tests {
             time_limit: Duration::from_secs(3600),
             profile_time: Duration::ZERO,
             seed: 5,
+            advice: AdvicePolicy::Auto,
             output: None,
             plan: None,
             replaces_files: false,
@@ -181,9 +188,12 @@ mod tests {
             [
                 Some(SupervisedPlan::Nothing),
                 Some(SupervisedPlan::Plan("./all".to_owned())),
-                Some(SupervisedPlan::All)
+                Some(SupervisedPlan::All),
+                Some(SupervisedPlan::Never)
             ]
         );
+        let overrides: Vec<bool> = recipe.variants.iter().map(|variant| variant.overrides_advice).collect();
+        assert_eq!(overrides, [false, false, true, false]);
         assert_eq!(file_stem("/opt/a b/ser\"ver"), "ser_ver");
     }
 

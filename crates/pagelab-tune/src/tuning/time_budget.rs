@@ -19,6 +19,8 @@ pub struct MeasurementPlan {
     pub recounts: bool,
     /// Whether a round of warm-up comes first.
     pub warms_up: bool,
+    /// Whether the program is measured without the huge pages that it requests itself.
+    pub measures_never: bool,
     /// Whether all memory on huge pages is measured beside the plan.
     pub measures_all: bool,
     /// Expected time of a trial; `None`: unknown before the first one.
@@ -34,6 +36,8 @@ pub struct RequestedMeasurements {
     pub curve_arms: u32,
     /// Whether misses would be counted again.
     pub recounts: bool,
+    /// Whether the program requests huge pages itself, so that an arm without any tells more.
+    pub requests_huge_pages: bool,
     /// Whether something is planned.
     pub is_planned: bool,
     /// Rounds at the most.
@@ -63,6 +67,7 @@ impl MeasurementPlan {
             measures_curve: true,
             recounts: false,
             warms_up: false,
+            measures_never: true,
             measures_all: true,
             trial_time: None,
             time_left: None,
@@ -70,13 +75,15 @@ impl MeasurementPlan {
     }
 
     /// Chooses the measurements that leave time for the rounds of a verdict. What does not fit is left out in
-    /// this order: curve, recount, warm-up, and all memory beside the plan. A plan never predicts more than
-    /// all memory on huge pages, so a rule by predicted gain would always leave out the plan.
+    /// this order: curve, recount, warm-up, no huge pages at all, and all memory beside the plan. A plan never
+    /// predicts more than all memory on huge pages, so a rule by predicted gain would always leave out the
+    /// plan.
     pub fn fit(requested: &RequestedMeasurements) -> MeasurementPlan {
         let mut plan = MeasurementPlan {
             measures_curve: requested.curve_arms > 0,
             recounts: requested.recounts,
             warms_up: true,
+            measures_never: requested.requests_huge_pages,
             measures_all: true,
             trial_time: requested.trial_time,
             time_left: Some(requested.time_left),
@@ -93,6 +100,9 @@ impl MeasurementPlan {
         if !fits(&plan) {
             plan.warms_up = false;
         }
+        if !fits(&plan) {
+            plan.measures_never = false;
+        }
         if !fits(&plan) && requested.is_planned {
             plan.measures_all = false;
         }
@@ -101,7 +111,8 @@ impl MeasurementPlan {
 
     fn arm_count(&self, requested: &RequestedMeasurements) -> u32 {
         let curve = if self.measures_curve { requested.curve_arms } else { 0 };
-        1 + u32::from(requested.is_planned) + u32::from(self.measures_all) + curve
+        let never = u32::from(requested.requests_huge_pages && self.measures_never);
+        1 + u32::from(requested.is_planned) + u32::from(self.measures_all) + never + curve
     }
 
     /// Trials for the fewest rounds of a verdict: the arms and a second one without huge pages.
@@ -123,6 +134,7 @@ impl MeasurementPlan {
             (requested.curve_arms > 0 && !self.measures_curve, "the curve"),
             (requested.recounts && !self.recounts, "the recount of misses"),
             (!self.warms_up, "the warm-up round"),
+            (requested.requests_huge_pages && !self.measures_never, "no huge pages at all"),
             (!self.measures_all, "all memory on huge pages"),
         ]
         .into_iter()
@@ -183,6 +195,7 @@ mod tests {
         RequestedMeasurements {
             curve_arms: 9,
             recounts: true,
+            requests_huge_pages: false,
             is_planned: true,
             rounds_max: 20,
             trial_time: Some(Duration::from_secs(trial_s)),

@@ -19,14 +19,14 @@ use crate::value_parsers::{Choice, choice, parse_pid};
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// File written by `pagelab plan` or `pagelab tune`, `-` for standard input, `none` (no advice beyond the
-    /// program's own) or `all` (advise all anonymous memory)
+    /// File written by `pagelab plan` or `pagelab tune`, `-` for standard input, `never` (disable huge pages),
+    /// `none` (no advice beyond the program's own) or `all` (advise all anonymous memory)
     #[arg(value_name = "PLAN")]
     pub plan: PathBuf,
     /// Collapse memory of a running process into huge pages, instead of starting a command
     #[arg(long, value_name = "PID", conflicts_with = "command", value_parser = parse_pid)]
     pid: Option<u32>,
-    /// Also use planned huge pages where the program set MADV_NOHUGEPAGE
+    /// Override the program's own advice against huge pages (MADV_NOHUGEPAGE, prctl)
     #[arg(long = "override")]
     overrides: bool,
     /// Accept a plan made for a different build of the program

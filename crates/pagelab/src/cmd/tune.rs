@@ -11,7 +11,7 @@ use pagelab_formats::duration;
 use pagelab_tune::profile::MissSource;
 use pagelab_tune::tuning;
 use pagelab_tune::tuning::attached::{AttachedEnd, AttachedTuning};
-use pagelab_tune::tuning::{PreparedTuning, TuningNames, TuningRequest, TuningStep};
+use pagelab_tune::tuning::{AdvicePolicy, PreparedTuning, TuningNames, TuningRequest, TuningStep};
 
 use super::plan::PlanSizeArgs;
 use super::profile::SOURCES;
@@ -111,6 +111,15 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_seed)]
     seed: u64,
 
+    /// Override the program's own advice against huge pages in any case. By default it is overridden only if
+    /// its memory is mostly mapped, not under userfaultfd, and fits into the available memory
+    #[arg(long = "override", conflicts_with_all = ["pid", "respect"])]
+    overrides: bool,
+
+    /// Leave the program's own advice against huge pages in all arms
+    #[arg(long)]
+    respect: bool,
+
     /// Print the plan and run nothing
     #[arg(long)]
     dry_run: bool,
@@ -119,7 +128,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE",
         conflicts_with_all = ["pages", "share", "budget", "source", "profile", "repeats", "curve",
             "time_budget", "quick", "figure", "exit_codes", "dry_run", "output", "plan", "command", "pid",
-            "metric"])]
+            "metric", "overrides", "respect"])]
     resume: Option<PathBuf>,
 
     #[command(flatten)]
@@ -154,6 +163,11 @@ impl Args {
             time_limit: self.time_limit,
             profile_time: self.profile_for,
             seed: self.seed,
+            advice: match (self.overrides, self.respect) {
+                (true, _) => AdvicePolicy::Override,
+                (_, true) => AdvicePolicy::Respect,
+                _ => AdvicePolicy::Auto,
+            },
             output: self.output.path().map(Path::to_owned),
             plan: self.plan.clone(),
             replaces_files: self.output.replaces(),

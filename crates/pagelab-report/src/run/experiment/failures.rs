@@ -22,7 +22,7 @@ pub(super) fn write_failures(output: &mut TextReport, experiment: &Experiment, v
     write_flags(output, experiment);
     write_failed_trials(output, experiment, view);
     let done = experiment.count_completed();
-    let planned = experiment.plan.schedule.len();
+    let planned = experiment.count_planned();
     if done < planned {
         let missing = format_count((planned - done) as u128);
         let text = format!("{missing} of {} trials are missing", format_count(planned as u128));

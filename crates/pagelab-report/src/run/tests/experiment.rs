@@ -46,6 +46,7 @@ pub(super) fn plan(
         sweep: None,
         pictures: 0,
         early_end: None,
+        dropped_variants: Default::default(),
         origin: "built in".to_owned(),
         recipe: "name = \"thp\"\n".to_owned(),
         place: "host".to_owned(),

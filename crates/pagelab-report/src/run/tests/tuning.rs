@@ -54,6 +54,7 @@ pub fn tuning_run(arms: &[(&str, HugePageSelection, Option<u64>)], seconds: &[f6
             source: Some(ProfileSource::Exact),
             command: vec!["server".to_owned(), "--bench".to_owned()],
             predicted: Some(gain),
+            overrides_advice: false,
             programs,
         },
         huge: 2 * MIB,

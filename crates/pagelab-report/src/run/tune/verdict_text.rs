@@ -126,19 +126,26 @@ fn gain_limit_text(all_arm: &ArmResult) -> String {
     }
 }
 
-/// Formats the huge pages of an arm: ` with 96 huge pages, 192 MiB`.
+/// Formats the huge pages of an arm: ` with 96 huge pages, 192 MiB`, ` with 95 of 96 huge pages, 190 MiB`.
 fn arm_size_text(arm: &ArmResult, tune: &TuningRun) -> String {
-    let Some(pages) = arm.huge_pages.map(|pages| pages.round() as u64).filter(|pages| *pages > 0) else {
+    let found = match arm.planned_and_allocated {
+        Some((wanted, got)) if got < wanted => {
+            Some((got, format!("{} of ", format_count(got as u128)), wanted))
+        }
+        _ => arm.huge_pages.map(|pages| (pages, String::new(), pages)),
+    };
+    let Some((pages, part, whole)) = found.filter(|(pages, ..)| pages.round() > 0.0) else {
         return String::new();
     };
-    let all_arm = format_bytes(Bytes(pages.saturating_mul(tune.huge)));
-    format!(" with {}, {all_arm}", format_plural(pages, "huge page"))
+    let bytes = format_bytes(Bytes((pages.round() as u64).saturating_mul(tune.huge)));
+    format!(" with {part}{}, {bytes}", format_plural(whole.round() as u64, "huge page"))
 }
 
 /// Returns the notes beside the verdict, a sentence each.
 pub(super) fn side_notes(tuned: &TuningResult, tune: &TuningRun) -> Vec<String> {
     let mut said = Vec::new();
     said.extend(value_range_text(tuned, tune));
+    said.extend(own_huge_pages_text(tuned, tune));
     said.extend(plan_against_all_text(tuned));
     said.extend(cpu_time_text(tuned, tune));
     said.extend(savings_text(tuned, tune));
@@ -160,6 +167,23 @@ fn value_range_text(tuned: &TuningResult, tune: &TuningRun) -> Option<String> {
         Some(format!("{} {range} ({})", arm.name, format_plural(count as u64, "run")))
     });
     Some(format!("values: {}", arms.collect::<Vec<_>>().join(" · ")))
+}
+
+/// Compares with no huge pages at all, where the program itself requests some.
+fn own_huge_pages_text(tuned: &TuningResult, tune: &TuningRun) -> Option<String> {
+    let own = find_arm(tuned, tune, HugePageSelection::None).speed_up_from_never?;
+    let own = format!("the program requests huge pages itself: {} than without any", format_gain(Some(own)));
+    let name = |arm: &ArmResult, name: &str| {
+        let (from_never, from_own) = (arm.speed_up_from_never?, arm.speed_up?);
+        Some(format!(
+            "{name}: {} against none at all, {} against what it gets by itself",
+            format_gain_so_far(from_never),
+            format_gain_so_far(from_own)
+        ))
+    };
+    let plan = name(&find_arm(tuned, tune, HugePageSelection::Plan), "plan");
+    let all = name(&find_arm(tuned, tune, HugePageSelection::All), "all");
+    Some([Some(own), plan, all].into_iter().flatten().collect::<Vec<_>>().join("; "))
 }
 
 /// Compares the plan with all: the plan's merit is speed per huge page.

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, HashMap};
 
 use pagelab_model::Bytes;
 use pagelab_model::profile::{
-    CellCounts, MappingIdentity, MappingKind, MappingProfile, ReuseHistograms, ScenarioRegion,
+    CellCounts, MappingIdentity, MappingKind, MappingProfile, OwnAdvice, ReuseHistograms, ScenarioRegion,
 };
 use pagelab_tlb::engine::account_layout::{BUCKETS, chunk, events, image};
 use pagelab_tlb::engine::mapping_table::{MappedKind, MappingId, MappingTable};
 
 use super::super::ExactProfileRequest;
 use super::super::account::{ImageRecord, MappingEvent};
+use crate::own_advice::{AdvisedRange, sum_advice};
 use crate::supervisor::to_mapping_identity;
 
 /// Mapping; `None`: not reported by any call.
@@ -32,24 +33,40 @@ struct MappingCounts {
     regions: Vec<BTreeMap<u64, u64>>,
 }
 
+/// Memory on which the program advised: by mapping and first offset, the end and whether it was against huge
+/// pages.
+type AdvisedParts = BTreeMap<(MappingId, u64), (u64, bool)>;
+
 /// Replay of the account of one image.
 struct AccountReplay<'a> {
     request: &'a ExactProfileRequest,
     table: MappingTable,
+    advised: AdvisedParts,
+    disables_thp: bool,
     counts: HashMap<Owner, MappingCounts>,
     passes: usize,
 }
 
-/// The mappings of an image with all that was counted, and the misses of each pass by region; `image` of the
-/// regions is the caller's.
+/// The counts of an image by mapping.
+pub struct CountsByMapping {
+    /// The mappings with all that was counted.
+    pub mappings: Vec<MappingProfile>,
+    /// The misses of each pass by region; `image` of the regions is the caller's.
+    pub regions: Vec<Vec<ScenarioRegion>>,
+    /// The program's own advice on huge pages.
+    pub advice: OwnAdvice,
+}
+
+/// Counts of an image by mapping.
 pub fn count_by_mapping(
     request: &ExactProfileRequest,
     images: &[ImageRecord],
     index: usize,
-) -> (Vec<MappingProfile>, Vec<Vec<ScenarioRegion>>) {
+) -> CountsByMapping {
     let table = inherit_mappings(images, index);
     let passes = request.what_ifs.len() + 1;
-    let mut replay = AccountReplay { request, table, counts: HashMap::new(), passes };
+    let (advised, disables_thp) = (AdvisedParts::new(), false);
+    let mut replay = AccountReplay { request, table, advised, disables_thp, counts: HashMap::new(), passes };
     let image_record = &images[index];
     let closing_event = |words: &[u64]| words[chunk::CLOSED as usize];
     let mut by_end: BTreeMap<u64, Vec<&Vec<u64>>> = BTreeMap::new();
@@ -59,6 +76,7 @@ pub fn count_by_mapping(
     }
     for (number, event) in (0u64..).zip(&image_record.events) {
         by_end.remove(&number).unwrap_or_default().into_iter().for_each(|words| replay.add_chunk(words));
+        replay.record_advice(event);
         apply_event(&mut replay.table, event);
     }
     by_end.into_values().flatten().for_each(|words| replay.add_chunk(words));
@@ -89,7 +107,7 @@ fn apply_event(table: &mut MappingTable, event: &MappingEvent) {
     let [a, b, c, d] = event.numbers;
     // The program can have written into the account.
     let is_reversed = match event.kind {
-        events::MMAP | events::MUNMAP | events::STACK => a > b,
+        events::MMAP | events::MUNMAP | events::STACK | events::ADVISE => a > b,
         events::MREMAP => a > b || c > d,
         _ => false,
     };
@@ -116,6 +134,36 @@ impl AccountReplay<'_> {
     /// The mapping of a page now, and its offset there.
     fn find_owner(&self, address: u64) -> (Owner, u64) {
         self.table.find(address).map_or((None, address), |(mapping, offset)| (Some(mapping), offset))
+    }
+
+    /// Takes in advice on anonymous memory; the last one on a part counts.
+    fn record_advice(&mut self, event: &MappingEvent) {
+        self.disables_thp |= event.kind == events::DISABLE_THP;
+        let [from, to, is_against, _] = event.numbers;
+        if event.kind != events::ADVISE || from > to {
+            return;
+        }
+        for (addresses, mapping, offset) in self.table.spans_in(&(from..to)) {
+            let is_private =
+                matches!(self.table.mapping(mapping).key.kind, MappedKind::Anonymous | MappedKind::Heap);
+            if is_private {
+                let end = offset + (addresses.end - addresses.start);
+                self.advised.insert((mapping, offset), (end, is_against == 1));
+            }
+        }
+    }
+
+    /// The sums of the advice; memory that was accessed is mapped.
+    fn sum_own_advice(&self) -> OwnAdvice {
+        let shift = self.request.page_size.shift();
+        let range = |(&(mapping, from), &(to, is_refused)): (&(MappingId, u64), &(u64, bool))| {
+            let counts = self.counts.get(&Some(mapping));
+            let pages = counts.map_or(0, |counts| counts.cells.range(from >> shift..to >> shift).count());
+            let (mapped, has_userfaultfd) = ((pages as u64) << shift, false);
+            AdvisedRange { addresses: from..to, is_refused, has_userfaultfd, mapped }
+        };
+        let ranges: Vec<AdvisedRange> = self.advised.iter().map(range).collect();
+        OwnAdvice { disables_thp: self.disables_thp, ..sum_advice(&ranges, self.request.huge.0) }
     }
 
     fn owner_counts(&mut self, owner: Owner) -> &mut MappingCounts {
@@ -182,7 +230,8 @@ impl AccountReplay<'_> {
         }
     }
 
-    fn finish(mut self) -> (Vec<MappingProfile>, Vec<Vec<ScenarioRegion>>) {
+    fn finish(mut self) -> CountsByMapping {
+        let advice = self.sum_own_advice();
         let mut order: Vec<Owner> = self.counts.keys().copied().collect();
         // In the order in which they were mapped; the unknown one is last.
         order.sort_by_key(|owner| owner.map_or(u32::MAX, |mapping| mapping.0));
@@ -197,7 +246,7 @@ impl AccountReplay<'_> {
             }
             mappings.push(self.build_mapping(owner, &counts));
         }
-        (mappings, regions)
+        CountsByMapping { mappings, regions, advice }
     }
 
     fn build_mapping(&self, owner: Owner, counts: &MappingCounts) -> MappingProfile {
