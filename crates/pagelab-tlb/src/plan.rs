@@ -14,6 +14,7 @@ use pagelab_model::{Bytes, HugePlan, TlbProfile};
 use crate::cost::CellCost;
 use crate::{cost, grid};
 
+pub mod knee;
 pub mod predict;
 mod residual;
 
