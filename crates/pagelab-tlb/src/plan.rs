@@ -14,6 +14,8 @@ use pagelab_model::{Bytes, HugePlan, TlbProfile};
 use crate::cost::CellCost;
 use crate::{cost, grid};
 
+use knee::{CountNoise, Knee, KneeAbsence, REGIONS_MIN, find_knee};
+
 pub mod knee;
 pub mod predict;
 mod residual;
@@ -130,6 +132,8 @@ pub struct Ranking {
     pub uncovered: UncoveredCost,
     /// The shape of the curve.
     pub shape: CurveShape,
+    /// Where its slope breaks: the end of the hot regions.
+    pub knee: Result<Knee, KneeAbsence>,
 }
 
 /// The size of a plan.
@@ -169,6 +173,11 @@ impl Ranking {
         (self.attainable_saving() > 0.0).then(|| self.saving_at(n) / self.attainable_saving())
     }
 
+    /// The fewest regions with [`MOST_OF_GAIN`].
+    pub fn most_of_gain(&self) -> usize {
+        count_for_share(&self.curve, MOST_OF_GAIN)
+    }
+
     /// Page faults that the first `n` regions save: one for each touched base page but the first of a region;
     /// `None` if the source counts by larger cells, and does not know which pages were touched.
     pub fn saved_faults(&self, n: usize, base_page: u64) -> Option<u64> {
@@ -198,8 +207,31 @@ pub fn rank_regions(profile: &TlbProfile, options: RankOptions) -> Ranking {
     contention.fill_residuals(&mut regions, &mappings);
     sort_regions(&mut regions, options.by);
     let curve = build_curve(&regions, |n| contention.combined_saving(&regions, &mappings, n));
-    let shape = classify_curve(&curve);
-    Ranking { mappings, regions, curve, is_timed: walk_cost.is_some(), total, uncovered, shape }
+    let knee = find_region_knee(&regions, options.by, CountNoise::from_profile(profile));
+    let shape = classify_curve(&curve, knee.is_ok());
+    Ranking { mappings, regions, curve, is_timed: walk_cost.is_some(), total, uncovered, shape, knee }
+}
+
+/// The knee of a curve, from the values that rank its regions.
+///
+/// Costs are weighted misses. In the unit in which both have one sum, the variance of a region's cost is its
+/// cost times that of a miss of it, so that the mean miss has more than one event's.
+fn find_region_knee(regions: &[Region], by: RankBy, noise: CountNoise) -> Result<Knee, KneeAbsence> {
+    match by {
+        RankBy::Random(_) => return Err(KneeAbsence::NoKnee),
+        RankBy::Misses | RankBy::Accesses => {
+            let values: Vec<f64> = regions.iter().map(|region| rank_value(region, by)).collect();
+            return find_knee(&values, noise);
+        }
+        RankBy::Cost => {}
+    }
+    let sum = |value: fn(&Region) -> f64| regions.iter().map(value).sum::<f64>();
+    let (misses, savings) = (sum(|region| region.misses), sum(Region::saving));
+    let squares = sum(|region| region.saving().powi(2) / region.misses.max(f64::MIN_POSITIVE));
+    let unit = savings / misses;
+    let values: Vec<f64> = regions.iter().map(|region| region.saving() / unit).collect();
+    let weight = squares / (savings * unit);
+    find_knee(&values, CountNoise { per_event: noise.per_event * weight.max(1.0), ..noise })
 }
 
 /// The mappings of all processes, those of equal program and key as one.
@@ -331,13 +363,18 @@ impl<'m> PrivateSpans<'m> {
     }
 }
 
-fn sort_regions(regions: &mut [Region], by: RankBy) {
-    let value = |region: &Region| match by {
+/// The value by which a region is ranked.
+fn rank_value(region: &Region, by: RankBy) -> f64 {
+    match by {
         RankBy::Cost => region.saving(),
         RankBy::Misses => region.misses,
         RankBy::Accesses => region.accesses.unwrap_or(region.misses),
         RankBy::Random(_) => 0.0,
-    };
+    }
+}
+
+fn sort_regions(regions: &mut [Region], by: RankBy) {
+    let value = |region: &Region| rank_value(region, by);
     let position = |region: &Region| (region.mapping, region.offset);
     regions.sort_by(|a, b| value(b).total_cmp(&value(a)).then_with(|| position(a).cmp(&position(b))));
     if let RankBy::Random(seed) = by {
@@ -434,12 +471,14 @@ pub struct SavingStep {
 pub enum CurveShape {
     /// Nothing can be saved.
     NoGain,
-    /// A few regions have most of it: after this number of pages each further one saves less than the mean.
-    Knee(usize),
+    /// Some regions are hot, and the others are not: see [`Ranking::knee`].
+    Knee,
     /// Each region saves about as much as any other: few huge pages save little.
     Flat,
     /// Nearly all touched regions are needed for nine tenths, though some save more than others.
     AllNeeded,
+    /// Each further huge page saves less than the one before, nowhere much less.
+    Gradual,
 }
 
 /// Steps at which every count is one of the curve's.
@@ -450,8 +489,8 @@ const STEPS_PER_DOUBLING: usize = 16;
 const FLAT_SHARE: f64 = 0.2;
 /// More than this part of all regions for nine tenths of the gain is "all".
 const ALL_NEEDED_SHARE: f64 = 0.8;
-/// Fewer regions than this have no shape.
-const SHAPE_REGIONS_MIN: usize = 8;
+/// The share of the gain that is stated beside the knee, and that a plan takes by default.
+pub const MOST_OF_GAIN: f64 = 0.9;
 
 /// The curve, at counts that are dense where they are small.
 fn build_curve(regions: &[Region], compute_saving: impl Fn(usize) -> f64) -> Vec<SavingStep> {
@@ -496,24 +535,20 @@ fn count_for_share(curve: &[SavingStep], share: f64) -> usize {
     low
 }
 
-fn classify_curve(curve: &[SavingStep]) -> CurveShape {
+fn classify_curve(curve: &[SavingStep], has_knee: bool) -> CurveShape {
     let Some(last) = curve.last().filter(|step| step.saved > 0.0) else { return CurveShape::NoGain };
     let all = last.pages;
-    let is_large = all >= SHAPE_REGIONS_MIN;
+    let is_large = all >= REGIONS_MIN;
+    if has_knee {
+        return CurveShape::Knee;
+    }
     if is_large && interpolate_saving(curve, all.div_ceil(8)) < FLAT_SHARE * last.saved {
         return CurveShape::Flat;
     }
-    if is_large && count_for_share(curve, 0.9) as f64 > ALL_NEEDED_SHARE * all as f64 {
+    if count_for_share(curve, MOST_OF_GAIN) as f64 > ALL_NEEDED_SHARE * all as f64 {
         return CurveShape::AllNeeded;
     }
-    // The knee is the point at which the curve is farthest above the straight line to its end (Satopää et al.
-    // 2011).
-    let above = |step: &SavingStep| step.saved / last.saved - step.pages as f64 / all as f64;
-    let knee = curve.iter().max_by(|a, b| above(a).total_cmp(&above(b)).then(b.pages.cmp(&a.pages)));
-    match knee.map(|step| step.pages) {
-        Some(pages) if pages > 0 && pages < all => CurveShape::Knee(pages),
-        _ => CurveShape::AllNeeded,
-    }
+    CurveShape::Gradual
 }
 
 #[cfg(test)]

@@ -91,10 +91,15 @@ const RATIO_MIN: f64 = 3.0;
 const RESOLUTION: f64 = 0.2;
 /// Log-likelihood that a valley gains over none: less, and 1 to 2 % of log-normal rates have a knee.
 const GAIN_MIN: f64 = 5.0;
-/// With this many events, in the mean over events of their regions' counts, groups would have been told apart.
-const EVENTS_MIN: f64 = 16.0;
+/// With rates as exact as those of this many events, groups would have been told apart.
+const EVENTS_MIN: f64 = 26.0;
 /// Standard errors of the index of dispersion from which on rates differ.
 const DISPERSION_MIN: f64 = 3.0;
+/// The least index of dispersion: the model of the scatter is not more exact.
+const DISPERSION_SHARE_MIN: f64 = 1.25;
+/// The greatest ratio of the mean square of rates to the square of their mean that two groups of which one is
+/// about 5 times as hot can have: it is 1.8 if a sixth is hot. Zipf's law has more.
+const SQUARES_MAX: f64 = 2.2;
 /// Standard deviations between a mean rate and [`BLIND_RATIO`] times it with which groups can be told apart.
 const DISTANCE_MIN: f64 = 4.0;
 /// The ratio of two groups that must be visible.
@@ -139,7 +144,7 @@ pub fn find_knee(values: &[f64], noise: CountNoise) -> Result<Knee, KneeAbsence>
     let valley = valley::find_valley(&counts, scale);
     let (cold, hot) = counts.split_at(counts.partition_point(|&count| count < valley.count));
     if valley.gain < GAIN_MIN || !valley.is_deep || median(hot) < RATIO_MIN * median(cold) {
-        let is_undecided = is_blind(&counts, relative) || is_dispersed_by_few(&counts, relative);
+        let is_undecided = is_blind(&counts, relative) || may_hide_groups(&counts, relative);
         return Err(if is_undecided { KneeAbsence::TooFewSamples } else { KneeAbsence::NoKnee });
     }
     Ok(count_hot(&counts, valley, scale, relative))
@@ -159,13 +164,16 @@ fn is_blind(counts: &[f64], relative: f64) -> bool {
     scale.position(BLIND_RATIO * mean) - scale.position(mean) < DISTANCE_MIN
 }
 
-/// Whether rates differ (index of dispersion, Cochran 1954), but are of few events where most events are.
-fn is_dispersed_by_few(counts: &[f64], relative: f64) -> bool {
+/// Whether rates differ (index of dispersion, Cochran 1954), by no more than those of two groups, and are too
+/// inexact where most events are.
+fn may_hide_groups(counts: &[f64], relative: f64) -> bool {
     let (mean, regions) = (mean(counts), counts.len() as f64);
     let variance = mean + (relative * mean).powi(2);
     let sum: f64 = counts.iter().map(|count| (count - mean).powi(2) / variance).sum();
     let squares: f64 = counts.iter().map(|count| count * count).sum();
-    sum - regions > DISPERSION_MIN * (2.0 * regions).sqrt() && squares < EVENTS_MIN * mean * regions
+    let least = (regions + DISPERSION_MIN * (2.0 * regions).sqrt()).max(DISPERSION_SHARE_MIN * regions);
+    let events = (mean * regions / squares + relative.powi(2)).recip();
+    sum > least && squares < SQUARES_MAX * mean.powi(2) * regions && events < EVENTS_MIN
 }
 
 /// Counts the regions above the valley, by the probability that their rates are.

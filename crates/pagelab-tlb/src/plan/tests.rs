@@ -218,12 +218,28 @@ fn ranking_by_cost_is_as_good_as_any() {
 fn shapes_are_told_apart() {
     let shape = |profile: &TlbProfile| rank_regions(profile, rank_options(RankBy::Cost)).shape;
     assert_eq!(shape(&exact_profile(|_| 1.0)), CurveShape::Flat);
-    let knee = shape(&exact_profile(zipf(1.5)));
-    assert!(matches!(knee, CurveShape::Knee(2..=32)), "{knee:?}");
+    assert_eq!(shape(&exact_profile(zipf(1.5))), CurveShape::Gradual);
+    assert_eq!(shape(&exact_profile(hot)), CurveShape::Knee);
     // Regions without misses save nothing.
     let mut idle = mapping(0);
     idle.cells = CellCounts { at: vec![0, 1], misses: vec![0, 0], ..CellCounts::default() };
     assert_eq!(shape(&profile(idle, 0)), CurveShape::NoGain);
+}
+
+/// 6 regions are hot, whatever ranks them; as a random order has no knee.
+#[test]
+fn the_knee_is_where_the_hot_regions_end() {
+    let profile = exact_profile(hot);
+    for by in [RankBy::Cost, RankBy::Misses, RankBy::Accesses] {
+        let ranking = rank_regions(&profile, rank_options(by));
+        assert_eq!(ranking.knee, Ok(Knee { pages: 6, low: 6, high: 6 }), "{by:?}");
+        assert!(ranking.most_of_gain() >= 6);
+    }
+    assert_eq!(rank_regions(&profile, rank_options(RankBy::Random(1))).knee, Err(KneeAbsence::NoKnee));
+    for power in [0.0, 0.7, 1.0, 1.5] {
+        let ranking = rank_regions(&exact_profile(zipf(power)), rank_options(RankBy::Cost));
+        assert_eq!(ranking.knee, Err(KneeAbsence::NoKnee), "{power}");
+    }
 }
 
 #[test]
