@@ -97,7 +97,7 @@ fn hot_regions_are_counted_to_within_two() {
     }
 }
 
-/// With a relative error of 30 %, 5 times as hot is 5 deviations, and 8 regions are within those of 2 048 others.
+/// With a relative error of 30 %, 5 times as hot is 5 deviations, which some of 2 048 regions are off.
 #[test]
 fn noise_that_hides_hot_regions_is_not_taken_for_their_absence() {
     for relative in [0.2, 0.3] {

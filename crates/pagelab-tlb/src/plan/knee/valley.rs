@@ -5,10 +5,10 @@
 //! unimodal for itself. The scatter of counts is log-concave on this scale, so it adds no mode (Ibragimov
 //! 1956).
 //!
-//! The density of log(rate) falls as rate^(-1/a) if rates follow a power law of exponent a (Zipf: 1). So it is
-//! measured relative to rate^(-1/2): what is unimodal then includes all power laws up to an exponent of 2, and
-//! a mode that rises out of a slower fall is a valley's other side. Relative to a constant, 8 hot regions need
-//! about 2 units of log-likelihood more.
+//! The density of log(rate) falls as rate^(-1/a) if rates follow a power law of exponent a (Zipf: 1). So it
+//! is measured relative to rate^(-1/2): what is unimodal then includes all power laws up to an exponent of 2,
+//! and what falls more slowly before a mode is a valley. Relative to a constant, 8 hot regions gain 1 to 3
+//! units of log-likelihood less.
 
 use super::RateScale;
 
