@@ -26,15 +26,36 @@ pub struct TuningRun {
     /// Prediction of the profile by number of huge pages, ascending; empty if it predicts nothing.
     #[serde(default)]
     pub curve: Vec<CurvePoint>,
-    /// Where on that curve further huge pages bring little more.
+    /// Where its slope breaks: the number of hot regions. In files without a range or a reason, the number
+    /// beyond which further huge pages gain less than the mean.
     #[serde(default)]
     pub knee: Option<u64>,
+    /// The range of the knee.
+    #[serde(default)]
+    pub knee_range: Option<KneeRange>,
+    /// Why there is no knee, in words.
+    #[serde(default)]
+    pub knee_absence: Option<String>,
+    /// The fewest huge pages with nine tenths of the gain.
+    #[serde(default)]
+    pub most_of_gain: Option<CurvePoint>,
     /// The process whose memory was changed to and fro, where none was started for each trial.
     #[serde(default)]
     pub pid: Option<u32>,
     /// Notes, in sentences.
     #[serde(default)]
     pub notes: Vec<String>,
+}
+
+/// The range of a knee, and the share of the gain at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KneeRange {
+    /// Regions that are hot with at least 95 %.
+    pub low: u64,
+    /// Regions that are hot with more than 5 %.
+    pub high: u64,
+    /// The share of the attainable gain that the regions before the knee have, in thousandths.
+    pub share_permille: u32,
 }
 
 /// A point of the prediction.

@@ -2,8 +2,9 @@
 
 use pagelab_model::profile::{ProfileSource, WalkCostCurve};
 use pagelab_model::{Bytes, TlbProfile};
+use pagelab_tlb::plan::knee::{Knee, KneeAbsence};
 use pagelab_tlb::plan::predict::{self, NativeTime, SpeedupInterval};
-use pagelab_tlb::plan::{CurveShape, Ranking};
+use pagelab_tlb::plan::{CurveShape, MOST_OF_GAIN, Ranking};
 
 use crate::miss_counts;
 use crate::quantity_format::format_duration;
@@ -26,6 +27,8 @@ pub struct PlanReport<'a> {
     pub page_size: Bytes,
     /// Number of pages planned.
     pub chosen: usize,
+    /// The options that set this number: `--share 0.9`.
+    pub plan_arguments: &'a str,
     /// Criterion of the ranking: `cost`, `misses`, `accesses`, `random`.
     pub chosen_by: &'a str,
     /// Run time of the program, if given.
@@ -115,14 +118,13 @@ fn write_header(output: &mut TextReport, report: &PlanReport<'_>) {
     output.add_text(&text);
 }
 
-/// Returns the counts with a line in the table: doublings, the knee, the chosen number, all.
+/// Returns the counts with a line in the table: doublings, the knee, the number for most of the gain, the
+/// chosen number, all.
 pub fn curve_counts(report: &PlanReport<'_>) -> Vec<usize> {
     let total_gain = report.ranking.regions.len();
     let mut counts: Vec<usize> = (0..).map(|power| 1 << power).take_while(|&n| n < total_gain).collect();
-    counts.extend([report.chosen, total_gain]);
-    if let CurveShape::Knee(knee) = report.ranking.shape {
-        counts.push(knee);
-    }
+    counts.extend([report.chosen, report.ranking.most_of_gain(), total_gain]);
+    counts.extend(report.ranking.knee.map(|knee| knee.pages));
     counts.retain(|&n| n > 0);
     counts.sort_unstable();
     counts.dedup();
@@ -152,29 +154,65 @@ fn share_bar(style: TextStyle, share: f64) -> String {
     full.repeat(filled) + &empty.repeat(BAR_COLUMNS - filled)
 }
 
+/// Formats the two numbers of a curve: where its slope breaks, and how many pages most of the gain needs.
+fn curve_numbers_text(report: &PlanReport<'_>) -> String {
+    let ranking = report.ranking;
+    let share = |n: usize| format_percent(ranking.saving_share(n).unwrap_or(0.0));
+    let most = ranking.most_of_gain();
+    let most_text = format!(
+        "{:.0} % of the gain needs {} ({})",
+        MOST_OF_GAIN * 100.0,
+        format_count(most as u128),
+        share(most)
+    );
+    match ranking.knee {
+        Ok(knee) => {
+            format!("the knee is at {}: {} of the gain; {most_text}", format_knee(knee), share(knee.pages))
+        }
+        Err(absence) => format!("{}; {most_text}", knee_absence_text(absence)),
+    }
+}
+
+/// Formats a knee with its range: `16 huge pages (15 to 17)`.
+pub fn format_knee(knee: Knee) -> String {
+    let pages = format_plural(knee.pages, "huge page");
+    if knee.low == knee.high {
+        return pages;
+    }
+    format!("{pages} ({} to {})", format_count(knee.low as u128), format_count(knee.high as u128))
+}
+
+/// Returns why a curve has no knee.
+pub fn knee_absence_text(absence: KneeAbsence) -> &'static str {
+    match absence {
+        KneeAbsence::TooFewRegions => "no knee: there are too few regions",
+        KneeAbsence::NoKnee => "no knee: the slope of the curve does not break",
+        KneeAbsence::TooFewSamples => {
+            "the knee is unknown: there are too few samples to tell hot regions from others"
+        }
+    }
+}
+
 fn curve_shape_text(report: &PlanReport<'_>) -> String {
     let ranking = report.ranking;
     let total_gain = ranking.regions.len();
-    let share_of_regions = |n: usize| format_percent(n as f64 / total_gain.max(1) as f64);
     let share = |n: usize| format_percent(ranking.saving_share(n).unwrap_or(0.0));
     match ranking.shape {
         CurveShape::NoGain => "the model predicts no gain from huge pages".to_owned(),
-        CurveShape::Knee(knee) => format!(
-            "the knee is at {}: {} of the gain with {} of the regions",
-            format_count(knee as u128),
-            share(knee),
-            share_of_regions(knee)
-        ),
+        CurveShape::Knee | CurveShape::Gradual => curve_numbers_text(report),
         CurveShape::Flat => format!(
-            "the curve is flat: misses are evenly distributed; {} of {} regions account for {} of the gain",
+            "the curve is flat: misses are evenly distributed; {} of {} regions account for {} of the gain; \
+             {}",
             format_count(total_gain.div_ceil(8) as u128),
             format_count(total_gain as u128),
-            share(total_gain.div_ceil(8))
+            share(total_gain.div_ceil(8)),
+            curve_numbers_text(report)
         ),
         CurveShape::AllNeeded => {
             format!(
                 "nearly all of the {total_gain} touched regions are needed: no smaller set brings most of \
-                 the gain"
+                 the gain; {}",
+                curve_numbers_text(report)
             )
         }
     }
@@ -183,7 +221,8 @@ fn curve_shape_text(report: &PlanReport<'_>) -> String {
 fn plan_verdict(report: &PlanReport<'_>) -> String {
     let (ranking, chosen) = (report.ranking, report.chosen);
     let memory = format_bytes(Bytes(report.page_size.0.saturating_mul(chosen as u64)));
-    let mut text = format!("{}, {memory}", format_plural(chosen, "huge page"));
+    let arguments = report.plan_arguments;
+    let mut text = format!("takes {}, {memory}, by {arguments}", format_plural(chosen, "huge page"));
     if let Some(share) = ranking.saving_share(chosen) {
         let total_gain = format_count(ranking.regions.len() as u128);
         text += &format!(": {} of the gain of all {total_gain}", format_percent(share));
@@ -261,11 +300,30 @@ pub fn list_notes(report: &PlanReport<'_>) -> Vec<String> {
             format_percent(of.counted_share())
         ));
     }
+    notes.extend(chosen_size_text(report));
     if report.chosen_by != "cost" {
         notes.push(format!("ranked by {}, as a control", report.chosen_by));
     }
     notes.extend(list_side_notes(report));
     notes
+}
+
+/// Returns why a plan does not end at the knee.
+fn chosen_size_text(report: &PlanReport<'_>) -> Option<String> {
+    let (ranking, chosen) = (report.ranking, report.chosen);
+    let knee = ranking.knee.ok()?.pages;
+    let difference = ranking.saving_share(chosen)? - ranking.saving_share(knee)?;
+    let part = format_percent(difference.abs());
+    match chosen.cmp(&knee) {
+        std::cmp::Ordering::Greater => Some(format!(
+            "the plan does not end at the knee: the regions after it that it takes have {part} of the gain; \
+             hint: plan the hot regions alone with -n {knee}"
+        )),
+        std::cmp::Ordering::Less => {
+            Some(format!("the plan ends before the knee: the other hot regions have {part} of the gain"))
+        }
+        std::cmp::Ordering::Equal => Some("the plan ends at the knee".to_owned()),
+    }
 }
 
 /// Writes the additional savings, and the cost that no plan removes.

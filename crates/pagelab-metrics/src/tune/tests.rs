@@ -37,6 +37,9 @@ fn tune(arms: &[(&str, HugePageSelection)]) -> TuningRun {
         after: None,
         curve: Vec::new(),
         knee: None,
+        knee_range: None,
+        knee_absence: None,
+        most_of_gain: None,
         pid: None,
         notes: Vec::new(),
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::document_header;
 use super::object::{JsonObject, to_array};
 use crate::fields::fields;
-use crate::plan::{PlanReport, curve_counts, list_notes};
+use crate::plan::{PlanReport, curve_counts, knee_absence_text, list_notes};
 
 /// Builds the document.
 pub fn to_document(report: &PlanReport<'_>) -> Value {
@@ -21,7 +21,9 @@ pub fn to_document(report: &PlanReport<'_>) -> Value {
             .optional("speedup_low", report.predicted_interval(n).map(|of| of.low), NO_TIME_REASON)
             .optional("speedup_high", report.predicted_interval(n).map(|of| of.high), NO_TIME_REASON)
     };
-    let knee = if let CurveShape::Knee(knee) = ranking.shape { Some(knee) } else { None };
+    let knee = ranking.knee.ok();
+    let no_knee = ranking.knee.err().map_or("", knee_absence_text);
+    let most = ranking.most_of_gain();
     let regions = ranking.regions.iter().take(report.chosen);
     super::profile::with_misses(document_header("plan"), profile)
         .field("source", source_slug(profile.source))
@@ -33,7 +35,13 @@ pub fn to_document(report: &PlanReport<'_>) -> Value {
         .optional("cost_ns", cost_ns(ranking, ranking.total), NO_WALK_COST_REASON)
         .optional("attainable_ns", cost_ns(ranking, ranking.attainable_saving()), NO_WALK_COST_REASON)
         .field("shape", curve_shape_slug(ranking.shape))
-        .optional("knee_pages", knee, "the curve has no knee")
+        .optional("knee_pages", knee.map(|knee| knee.pages), no_knee)
+        .optional("knee_low", knee.map(|knee| knee.low), no_knee)
+        .optional("knee_high", knee.map(|knee| knee.high), no_knee)
+        .optional("knee_share", knee.and_then(|knee| ranking.saving_share(knee.pages)), no_knee)
+        .field("most_of_gain_pages", most)
+        .optional("most_of_gain_share", ranking.saving_share(most), "there is nothing to save")
+        .field("plan_arguments", report.plan_arguments)
         .field("curve", to_array(curve_counts(report), selection_json))
         .field("chosen", Value::from(with_chosen(report, selection_json(report.chosen))))
         .field("regions", region_fields().array(regions.map(|region| RegionRow { ranking, region })))
@@ -78,9 +86,10 @@ pub(super) fn source_slug(source: ProfileSource) -> &'static str {
 fn curve_shape_slug(shape: CurveShape) -> &'static str {
     match shape {
         CurveShape::NoGain => "nothing",
-        CurveShape::Knee(_) => "knee",
+        CurveShape::Knee => "knee",
         CurveShape::Flat => "flat",
         CurveShape::AllNeeded => "all_needed",
+        CurveShape::Gradual => "gradual",
     }
 }
 

@@ -26,6 +26,7 @@ pub fn to_document(run: &Run) -> Option<Value> {
         Some(profile) => super::profile::with_misses(JsonObject::new(), profile),
         None => JsonObject::new(),
     };
+    let no_knee = tune.knee_absence.as_deref().unwrap_or("the predicted curve has no knee");
     let object = head
         .field("verdict", verdict_sentence(&tuned, tune))
         .field("says", verdict_slug(tuned.verdict))
@@ -48,7 +49,10 @@ pub fn to_document(run: &Run) -> Option<Value> {
             "it is unknown whether all memory on huge pages is faster",
         )
         .optional("share_of_pages", tuned.huge_pages_share, NOT_MEASURED)
-        .optional("knee", tune.knee, "the predicted curve has no knee")
+        .optional("knee", tune.knee, no_knee)
+        .optional("knee_low", tune.knee_range.map(|range| range.low), no_knee)
+        .optional("knee_high", tune.knee_range.map(|range| range.high), no_knee)
+        .optional("most_of_gain_pages", tune.most_of_gain.map(|most| most.pages), "there is no curve")
         .field("arms", arm_fields().array(tune.arms.iter().zip(&tuned.arms)))
         .field("curve", curve_point_fields().array(&tune.curve))
         .field("regions_total", regions.len())

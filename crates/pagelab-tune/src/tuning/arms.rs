@@ -7,8 +7,9 @@ use pagelab_formats::plan_toml;
 use pagelab_model::huge_plan::PlannedMapping;
 use pagelab_model::profile::{MappingKind, ProfileSource};
 use pagelab_model::time_saved::GainShares;
-use pagelab_model::tune::{CurvePoint, HugePageSelection, TuningArm, TuningRun};
+use pagelab_model::tune::{CurvePoint, HugePageSelection, KneeRange, TuningArm, TuningRun};
 use pagelab_model::{Bytes, HugePlan, TlbProfile};
+use pagelab_report::plan::knee_absence_text;
 use pagelab_report::style::format_bytes;
 use pagelab_tlb::plan::{CurveShape, RankBy, RankOptions, Ranking, build_plan, predict, rank_regions};
 
@@ -131,10 +132,10 @@ pub fn choose_arms(
         arms: chosen.arms,
         after: None,
         curve: curve_points(&ranking),
-        knee: match ranking.shape {
-            CurveShape::Knee(pages) => u64::try_from(pages).ok(),
-            _ => None,
-        },
+        knee: ranking.knee.ok().map(|knee| knee.pages as u64),
+        knee_range: knee_range(&ranking),
+        knee_absence: ranking.knee.err().map(|absence| knee_absence_text(absence).to_owned()),
+        most_of_gain: curve_point(&ranking, ranking.most_of_gain()),
         pid: None,
         notes: advice.refusal.note.iter().cloned().chain(profile_notes(profile, &ranking)).collect(),
     };
@@ -268,11 +269,18 @@ fn curve_points(ranking: &Ranking) -> Vec<CurvePoint> {
     let step = ranking.curve.len().div_ceil(POINTS_MAX).max(1);
     let last = ranking.curve.len().saturating_sub(1);
     let kept = ranking.curve.iter().enumerate().filter(|(at, _)| at % step == 0 || *at == last);
-    let point = |pages: usize| {
-        let share_permille = (ranking.saving_share(pages)?.min(1.0) * 1000.0).round() as u32;
-        Some(CurvePoint { pages: u64::try_from(pages).ok()?, share_permille })
-    };
-    kept.filter_map(|(_, of)| point(of.pages)).collect()
+    kept.filter_map(|(_, of)| curve_point(ranking, of.pages)).collect()
+}
+
+fn curve_point(ranking: &Ranking, pages: usize) -> Option<CurvePoint> {
+    let share_permille = (ranking.saving_share(pages)?.min(1.0) * 1000.0).round() as u32;
+    Some(CurvePoint { pages: u64::try_from(pages).ok()?, share_permille })
+}
+
+fn knee_range(ranking: &Ranking) -> Option<KneeRange> {
+    let knee = ranking.knee.ok()?;
+    let share_permille = curve_point(ranking, knee.pages)?.share_permille;
+    Some(KneeRange { low: knee.low as u64, high: knee.high as u64, share_permille })
 }
 
 /// Returns notes on the profile that affect the verdict.
@@ -299,7 +307,7 @@ fn profile_notes(profile: &TlbProfile, ranking: &Ranking) -> Vec<String> {
              which observes every access")
         }
         CurveShape::NoGain => add("the profile has no misses that huge pages could save"),
-        CurveShape::Knee(_) => {}
+        CurveShape::Knee | CurveShape::Gradual => {}
     }
     if !ranking.is_timed {
         add("the cost of a page walk has not been measured on this machine, so no time is predicted");

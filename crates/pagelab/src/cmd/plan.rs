@@ -13,6 +13,7 @@ use pagelab_tlb::plan::predict::NativeTime;
 use pagelab_tlb::plan::{self, PlanSize, RankBy, RankOptions};
 use pagelab_tune::profile_source::{self, ProfileSource};
 use pagelab_tune::region_plan::{check_profile, format_addresses, format_plan, planned_page_size};
+use pagelab_tune::tuning::format_plan_size;
 
 use super::usage_error;
 use crate::atomic_file::{OutputFile, check_output};
@@ -148,7 +149,8 @@ pub fn run(args: &Args) -> Outcome {
     let by = if let RankBy::Random(_) = args.by { RankBy::Random(args.seed) } else { args.by };
     let ranking = plan::rank_regions(&profile, RankOptions { page, by, include_files: args.files });
     check_profile(&profile, &ranking, page)?;
-    let chosen = ranking.region_count(args.size.to_plan_size(), page);
+    let size = args.size.to_plan_size();
+    let chosen = ranking.region_count(size, page);
     if chosen == 0 {
         return Err(usage_error(&format!(
             "the plan would be empty; hint: allow at least one page of {}",
@@ -156,11 +158,13 @@ pub fn run(args: &Args) -> Outcome {
         )));
     }
     let native = args.native_times();
+    let plan_arguments = format_plan_size(size);
     let report = PlanReport {
         profile: &profile,
         ranking: &ranking,
         page_size: page,
         chosen,
+        plan_arguments: &plan_arguments,
         chosen_by: choice_word(&RANKINGS, &args.by),
         native_result: native,
     };

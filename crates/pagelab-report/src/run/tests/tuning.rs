@@ -7,7 +7,7 @@ use pagelab_model::profile::{
     Program, ReuseHistograms,
 };
 use pagelab_model::run::{Run, Unit};
-use pagelab_model::tune::{CurvePoint, HugePageSelection, TuningArm, TuningRun};
+use pagelab_model::tune::{CurvePoint, HugePageSelection, KneeRange, TuningArm, TuningRun};
 use pagelab_model::{Bytes, PageSize, TlbProfile};
 
 use super::example::record;
@@ -62,6 +62,9 @@ pub fn tuning_run(arms: &[(&str, HugePageSelection, Option<u64>)], seconds: &[f6
         after: Some(Box::new(profile(&program, &[1, 20, 2, 10]))),
         curve: vec![point(1, 500), point(2, 860), point(32, 1000)],
         knee: Some(2),
+        knee_range: Some(KneeRange { low: 2, high: 3, share_permille: 860 }),
+        knee_absence: None,
+        most_of_gain: Some(point(5, 905)),
         pid: None,
         notes: Vec::new(),
     }));

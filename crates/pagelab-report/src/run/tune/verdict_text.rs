@@ -298,14 +298,34 @@ fn prediction_text(tuned: &TuningResult, tune: &TuningRun) -> Option<String> {
     }
 }
 
+/// Formats where the slope of the curve breaks, and what most of the gain needs.
 fn knee_text(tune: &TuningRun) -> Option<String> {
-    let knee = tune.knee?;
-    let point = tune.curve.iter().rev().find(|point| point.pages <= knee)?;
-    let share = f64::from(point.share_permille) / 1000.0;
+    let share = |permille: u32| format_percent(f64::from(permille) / 1000.0);
+    let planned = tune.arms.iter().find(|arm| arm.selection == HugePageSelection::Plan);
+    let takes = planned.and_then(|arm| arm.planned).map_or(String::new(), |pages| {
+        format!("; the plan takes {}, by {}", format_count(u128::from(pages)), tune.plan_arguments)
+    });
+    let most = tune.most_of_gain.map_or(String::new(), |most| {
+        let pages = format_count(u128::from(most.pages));
+        format!("; 90 % of it needs {pages} ({}){takes}", share(most.share_permille))
+    });
+    let Some(knee) = tune.knee else {
+        // Nothing to save has no curve, and needs no word on its knee.
+        let absence = tune.knee_absence.as_ref().filter(|_| tune.most_of_gain.is_some())?;
+        let most = most.replacen("of it", "of the possible gain", 1);
+        return Some(format!("according to the profile: {absence}{most}"));
+    };
+    let range = tune.knee_range.filter(|range| range.low < range.high).map_or(String::new(), |range| {
+        let (low, high) = (format_count(u128::from(range.low)), format_count(u128::from(range.high)));
+        format!(" ({low} to {high})")
+    });
+    let before = || tune.curve.iter().rev().find(|point| point.pages <= knee);
+    let permille =
+        tune.knee_range.map(|range| range.share_permille).or_else(|| Some(before()?.share_permille))?;
     let pages = format_count(u128::from(knee));
     Some(format!(
-        "according to the profile, the knee is at {pages} huge pages: {} of the possible gain",
-        format_percent(share)
+        "according to the profile, the knee is at {pages} huge pages{range}: {} of the possible gain{most}",
+        share(permille)
     ))
 }
 
