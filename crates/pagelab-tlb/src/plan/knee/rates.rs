@@ -27,7 +27,7 @@ pub(super) struct CountGroup {
     pub count: f64,
     /// Their number.
     pub regions: usize,
-    /// The probabilities that the rate of such a count is above the greatest possible place of the valley, the
+    /// The probabilities that the rate of such a count is above the greatest possible place of a valley, the
     /// likeliest, and the least.
     pub hot: [f64; 3],
 }
