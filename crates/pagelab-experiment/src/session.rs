@@ -178,7 +178,7 @@ mod tests {
     use std::time::Duration;
 
     use pagelab_metrics::effect::{find_look_level, interval_level};
-    use pagelab_model::experiment::{BetterDirection, Measure, measures};
+    use pagelab_model::experiment::{BetterDirection, Flag, Measure, measures};
     use pagelab_model::machine::Machine;
     use pagelab_model::run::Unit;
     use pagelab_model::simulation::{SimulatedConfiguration, SimulatedWorkload};

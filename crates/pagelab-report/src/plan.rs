@@ -1,6 +1,6 @@
 //! `pagelab plan`: the gain of n huge pages, on a terminal.
 
-use pagelab_model::profile::{ProfileSource, WalkCostCurve};
+use pagelab_model::profile::{OwnAdvice, ProfileSource, WalkCostCurve};
 use pagelab_model::{Bytes, TlbProfile};
 use pagelab_tlb::plan::knee::{Knee, KneeAbsence};
 use pagelab_tlb::plan::predict::{self, NativeTime, SpeedupInterval};
@@ -300,12 +300,23 @@ pub fn list_notes(report: &PlanReport<'_>) -> Vec<String> {
             format_percent(of.counted_share())
         ));
     }
+    notes.extend(refusal_text(profile));
     notes.extend(chosen_size_text(report));
     if report.chosen_by != "cost" {
         notes.push(format!("ranked by {}, as a control", report.chosen_by));
     }
     notes.extend(list_side_notes(report));
     notes
+}
+
+/// Returns that the program refuses huge pages, so that the plan alone has no effect there.
+fn refusal_text(profile: &TlbProfile) -> Option<String> {
+    let advice = profile.own_advice().filter(OwnAdvice::is_refusal)?;
+    let how = match advice.refused.0 {
+        0 => "for itself (PR_SET_THP_DISABLE)".to_owned(),
+        _ => format!("for {} (MADV_NOHUGEPAGE)", format_bytes(advice.refused)),
+    };
+    Some(format!("the program refuses huge pages {how}; hint: use `pagelab apply --override`"))
 }
 
 /// Returns why a plan does not end at the knee.

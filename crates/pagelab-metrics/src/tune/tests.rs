@@ -20,6 +20,7 @@ fn tune(arms: &[(&str, HugePageSelection)]) -> TuningRun {
         accesses_permille: None,
         all_walks_ns: None,
         touched_permille: (*selection == HugePageSelection::Plan).then_some(500),
+        overrides_advice: false,
     };
     let plan = HugePlan {
         source: None,
@@ -86,6 +87,44 @@ fn each_outcome_has_its_verdict() {
             "{factors:?} {permille} {count}"
         );
     }
+}
+
+/// A program that requests huge pages itself: each arm also has its gain against none at all.
+#[test]
+fn a_gain_beyond_a_programs_own_huge_pages_has_both_bases() {
+    const FOUR: [(&str, &str); 4] =
+        [("none", "never"), ("plan", "madvise"), ("all", "always"), ("never", "never")];
+    let arms = [&THREE[..], &[("never", HugePageSelection::Never)]].concat();
+    let factors = [1.0, 0.8, 0.75, 1.25];
+    let times = |variant: usize, round: u32| {
+        100.0 * factors.get(variant).unwrap_or(&factors[0]) * noise(variant, round, 10.0)
+    };
+    let found = TuningResult::from_experiment(&rounds(&FOUR, 10, times), &tune(&arms)).expect("one workload");
+    assert_eq!(found.verdict, TuningVerdict::PlanHelps);
+    for (arm, expected) in found.arms.iter().zip([Some(1.25), Some(1.25 / 0.8), Some(1.25 / 0.75), None]) {
+        let within = arm.speed_up_from_never.map(|(_, interval)| interval.expect("enough rounds"));
+        assert_eq!(within.is_some(), expected.is_some());
+        assert!(
+            within.is_none_or(|within| within.contains(expected.unwrap_or(0.0))),
+            "{within:?} {expected:?}"
+        );
+    }
+    let three = judged([1.0, 0.8, 0.75], 10.0, 10);
+    assert!(three.arms.iter().all(|arm| arm.speed_up_from_never.is_none()), "no arm without any");
+}
+
+/// An arm that got no huge page in its first trial has no others, and gives no verdict.
+#[test]
+fn a_dropped_plan_gives_no_verdict() {
+    let times = |variant: usize, round: u32| {
+        let factor = [1.0, 0.5, 0.5, 1.0][variant];
+        100.0 * factor * noise(variant, round, 10.0)
+    };
+    let mut experiment = rounds(&ARMS, 10, times);
+    let judge = |experiment: &Experiment| TuningResult::from_experiment(experiment, &tune(&THREE)).unwrap();
+    assert_eq!(judge(&experiment).verdict, TuningVerdict::PlanHelps);
+    experiment.plan.dropped_variants.insert(1);
+    assert_eq!(judge(&experiment).verdict, TuningVerdict::NotAllocated);
 }
 
 /// A plan is worth its trouble where it saves something: huge pages for which memory is missing.
@@ -251,6 +290,7 @@ mod misses {
             instructions: None,
             misses: 0,
             mappings: vec![mapping],
+            advice: None,
         };
         TlbProfile {
             source: ProfileSource::Exact,

@@ -31,6 +31,7 @@ pub(crate) fn profile(cells: CellCounts, unseen: Vec<UnseenRange>, start: u64, g
         instructions: None,
         misses: 12,
         mappings: vec![mapping],
+        advice: None,
     };
     TlbProfile {
         source: ProfileSource::Accessed,

@@ -102,6 +102,7 @@ fn profile(mapping: MappingProfile, misses: u64) -> TlbProfile {
         instructions: None,
         misses,
         mappings: vec![mapping],
+        advice: None,
     };
     TlbProfile {
         source: ProfileSource::Exact,

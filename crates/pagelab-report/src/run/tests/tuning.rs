@@ -35,6 +35,7 @@ pub fn tuning_run(arms: &[(&str, HugePageSelection, Option<u64>)], seconds: &[f6
         accesses_permille: None,
         all_walks_ns: None,
         touched_permille: planned.filter(|pages| *pages > 0).map(|pages| 10 * pages as u32 + 100),
+        overrides_advice: false,
     };
     let region = |offset| PlannedRegion { offset, page: Bytes(2 * MIB), cost_ns: Some(5) };
     let planned = PlannedMapping {
@@ -95,6 +96,7 @@ fn profile(program: &Program, misses: &[u64]) -> TlbProfile {
         instructions: None,
         misses: misses.iter().sum(),
         mappings: vec![mapping],
+        advice: None,
     };
     TlbProfile {
         source: ProfileSource::Exact,
