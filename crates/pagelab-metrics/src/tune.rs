@@ -122,12 +122,7 @@ impl TuningResult {
         let workload_effects = effects.workloads.first()?;
         let own_measure = workload_effects.primary_measure().map(|judged| judged.name.clone());
         let own = own_measure.unwrap_or_else(|| measures::WALL.to_owned());
-        let is_dropped = |selection: HugePageSelection| {
-            tune.arm_index(selection).map(|at| experiment.plan.dropped_variants.contains(&at))
-        };
-        let plan_or_all =
-            is_dropped(HugePageSelection::Plan).or(is_dropped(HugePageSelection::All)).unwrap_or(false);
-        let mut verdict = match plan_or_all {
+        let mut verdict = match is_unserved(experiment, tune) {
             true => TuningVerdict::NotAllocated,
             false => judge_arms(workload_effects, tune, &own),
         };
@@ -213,6 +208,12 @@ impl TuningResult {
             () => None,
         }
     }
+}
+
+/// Whether the plan, or else all, got none of its huge pages in its first trial, and so had no others.
+fn is_unserved(experiment: &Experiment, tune: &TuningRun) -> bool {
+    let arm = tune.arm_index(HugePageSelection::Plan).or(tune.arm_index(HugePageSelection::All));
+    arm.is_some_and(|arm| experiment.plan.dropped_variants.contains(&arm))
 }
 
 fn find_effect<'f>(effects: &'f WorkloadEffects, measure: &str, arm: usize) -> Option<&'f Effect> {

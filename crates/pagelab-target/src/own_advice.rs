@@ -89,13 +89,15 @@ fn find_advised_ranges(mappings: &[Mapping], zero_bytes: impl Fn(&Range<u64>) ->
     let mut ranges: Vec<AdvisedRange> = Vec::new();
     for mapping in mappings.iter().filter(|mapping| is_private_anonymous(mapping)) {
         let has_flag = |flag: &str| mapping.vm_flags.iter().any(|one| one == flag);
-        let is_refused = has_flag(REFUSED_FLAG);
-        if !is_refused && !has_flag(REQUESTED_FLAG) {
+        let (is_refused, resident_kib) = (has_flag(REFUSED_FLAG), mapping.fields_kib.get("Rss"));
+        let Some(resident_kib) = resident_kib.filter(|_| is_refused || has_flag(REQUESTED_FLAG)) else {
             continue;
-        }
+        };
         let addresses = mapping.start..mapping.end;
-        let resident = mapping.fields_kib.get("Rss").unwrap_or(0).saturating_mul(1024);
-        let mapped = resident.saturating_add(zero_bytes(&addresses)).min(mapping.end - mapping.start);
+        let mapped = resident_kib
+            .saturating_mul(1024)
+            .saturating_add(zero_bytes(&addresses))
+            .min(mapping.end - mapping.start);
         let has_userfaultfd = USERFAULTFD_FLAGS.into_iter().any(has_flag);
         match ranges.last_mut() {
             Some(last) if last.addresses.end == mapping.start && last.is_refused == is_refused => {

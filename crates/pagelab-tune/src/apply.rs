@@ -124,8 +124,8 @@ impl ApplyRequest {
     /// Reads the plan and finds the program.
     fn to_job(&self) -> Result<SupervisorJob, Failure> {
         if let (true, ApplySubject::Process(_)) = (self.disables_thp(), &self.subject) {
-            let message = "`never` applies to a program that is started: only a process itself can disable its \
-                           huge pages";
+            let message = "`never` applies to a program that is started: only a process itself can disable \
+                           its huge pages";
             return Err(usage_error(message));
         }
         let choice = read_choice(Path::new(&self.plan))?;

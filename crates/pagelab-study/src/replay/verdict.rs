@@ -203,8 +203,8 @@ fn policy_verdict_text(
         }
         _ => {
             return format!(
-                "{name}: no difference is shown; F_u({order}) differs by at most {size}, and the replay error \
-                 is up to {worst}"
+                "{name}: no difference is shown; F_u({order}) differs by at most {size}, and the replay \
+                 error is up to {worst}"
             );
         }
     };

@@ -91,7 +91,7 @@ const RATIO_MIN: f64 = 3.0;
 const RESOLUTION: f64 = 0.2;
 /// Log-likelihood that a valley gains over none: less, and 1 to 2 % of log-normal rates have a knee.
 const GAIN_MIN: f64 = 5.0;
-/// With rates as exact as those of this many events, groups would have been told apart.
+/// With rates as exact as those of this many events, groups would have been separate.
 const EVENTS_MIN: f64 = 26.0;
 /// Standard errors of the index of dispersion from which on rates differ.
 const DISPERSION_MIN: f64 = 3.0;
@@ -100,7 +100,7 @@ const DISPERSION_SHARE_MIN: f64 = 1.25;
 /// The greatest ratio of the mean square of rates to the square of their mean that two groups of which one is
 /// about 5 times as hot can have: it is 1.8 if a sixth is hot. Zipf's law has more.
 const SQUARES_MAX: f64 = 2.2;
-/// Standard deviations between a mean rate and [`BLIND_RATIO`] times it with which groups can be told apart.
+/// Standard deviations between a mean rate and [`BLIND_RATIO`] times it with which groups are distinguished.
 const DISTANCE_MIN: f64 = 4.0;
 /// The ratio of two groups that must be visible.
 const BLIND_RATIO: f64 = 4.0;
@@ -137,7 +137,10 @@ pub fn find_knee(values: &[f64], noise: CountNoise) -> Result<Knee, KneeAbsence>
     }
     let per_event = if noise.per_event.is_finite() && noise.per_event > 0.0 { noise.per_event } else { 1.0 };
     let relative = if noise.relative.is_finite() { noise.relative.clamp(0.0, 2.0) } else { 2.0 };
-    let event_count = |value: &f64| (value / per_event).max(0.0).min(COUNT_MAX);
+    let event_count = |value: &f64| match value / per_event {
+        count if count > 0.0 => count.min(COUNT_MAX),
+        _ => 0.0,
+    };
     let mut counts: Vec<f64> = values.iter().map(event_count).collect();
     counts.sort_by(f64::total_cmp);
     let scale = RateScale { resolution: RESOLUTION.max(relative) };
@@ -158,7 +161,7 @@ fn mean(counts: &[f64]) -> f64 {
     counts.iter().sum::<f64>() / counts.len().max(1) as f64
 }
 
-/// Whether counts [`BLIND_RATIO`] times as large as the mean are too close to it to be told apart.
+/// Whether counts [`BLIND_RATIO`] times as large as the mean are too close to it to be distinguished.
 fn is_blind(counts: &[f64], relative: f64) -> bool {
     let (mean, scale) = (mean(counts), RateScale { resolution: relative.max(1e-3) });
     scale.position(BLIND_RATIO * mean) - scale.position(mean) < DISTANCE_MIN

@@ -75,9 +75,9 @@ impl MeasurementPlan {
     }
 
     /// Chooses the measurements that leave time for the rounds of a verdict. What does not fit is left out in
-    /// this order: curve, recount, warm-up, no huge pages at all, and all memory beside the plan. A plan never
-    /// predicts more than all memory on huge pages, so a rule by predicted gain would always leave out the
-    /// plan.
+    /// this order: curve, recount, warm-up, no huge pages at all, and all memory beside the plan. A plan
+    /// never predicts more than all memory on huge pages, so a rule by predicted gain would always leave out
+    /// the plan.
     pub fn fit(requested: &RequestedMeasurements) -> MeasurementPlan {
         let mut plan = MeasurementPlan {
             measures_curve: requested.curve_arms > 0,

@@ -19,8 +19,8 @@ use crate::value_parsers::{Choice, choice, parse_pid};
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// File written by `pagelab plan` or `pagelab tune`, `-` for standard input, `never` (disable huge pages),
-    /// `none` (no advice beyond the program's own) or `all` (advise all anonymous memory)
+    /// File written by `pagelab plan` or `pagelab tune`, `-` for standard input, `never` (disable huge
+    /// pages), `none` (no advice beyond the program's own) or `all` (advise all anonymous memory)
     #[arg(value_name = "PLAN")]
     pub plan: PathBuf,
     /// Collapse memory of a running process into huge pages, instead of starting a command
