@@ -132,26 +132,24 @@ pub fn drop_variants_without_huge_pages<'t>(
             *first = trial;
         }
     }
-    let mut dropped = DroppedVariants { plan: plan.clone(), reasons: Vec::new(), is_end: false };
+    let (mut dropped_variants, mut reasons) = (plan.dropped_variants.clone(), Vec::new());
     for (variant, trial) in first_trials {
         let flag = trial.flags.iter().find(|flag| flag.kind == Flag::NO_HUGE_PAGES);
         if let (Some(flag), Some(planned)) = (flag, plan.variants.get(variant))
-            && dropped.plan.dropped_variants.insert(variant)
+            && dropped_variants.insert(variant)
         {
-            dropped.reasons.push(format!("{}: no further trials: {}", planned.name, flag.text));
+            reasons.push(format!("{}: no further trials: {}", planned.name, flag.text));
         }
     }
-    if dropped.reasons.is_empty() {
+    if reasons.is_empty() {
         return None;
     }
     let is_left = |(at, variant): (usize, &PlannedVariant)| {
-        variant.asks_for_huge_pages && !dropped.plan.dropped_variants.contains(&at)
+        variant.asks_for_huge_pages && !dropped_variants.contains(&at)
     };
-    dropped.is_end = !plan.variants.iter().enumerate().any(is_left);
-    if dropped.is_end {
-        dropped.plan.schedule = plan.schedule.iter().take(slots).collect();
-    }
-    Some(dropped)
+    let is_end = !plan.variants.iter().enumerate().any(is_left);
+    let schedule = if is_end { plan.schedule.iter().take(slots).collect() } else { plan.schedule.clone() };
+    Some(DroppedVariants { plan: Plan { schedule, dropped_variants, ..plan.clone() }, reasons, is_end })
 }
 
 /// Whether every variant of every workload has an effect at the look after this round.

@@ -141,10 +141,7 @@ impl<'e> Engine<'e> {
 
     /// Runs the due trials, until all are done or a stop is requested.
     pub fn run_due_trials(&mut self) -> Result<(), ExperimentError> {
-        let slots = self.plan.schedule.iter().enumerate();
-        let is_due =
-            |(at, slot): &(usize, ScheduleSlot)| self.plan.keeps(*slot) && !self.trials.contains_key(at);
-        let mut due: VecDeque<usize> = slots.filter(is_due).map(|(at, _)| at).collect();
+        let mut due: VecDeque<usize> = self.due_slots().collect();
         let place = self.place;
         place.prepare(due.make_contiguous(), &mut |event| self.report_event(event))?;
         let outcome = match place.shared() {
@@ -160,9 +157,7 @@ impl<'e> Engine<'e> {
 
     /// The trials of all sessions, by slot, and the number of those that are left.
     pub fn into_trials(self) -> (Vec<Trial>, usize) {
-        let plan = self.current_plan();
-        let is_left = |(at, slot): &(usize, ScheduleSlot)| plan.keeps(*slot) && !self.trials.contains_key(at);
-        let left = plan.schedule.iter().enumerate().filter(is_left).count();
+        let left = self.due_slots().count();
         (self.trials.into_values().collect(), left)
     }
 
@@ -219,6 +214,13 @@ impl<'e> Engine<'e> {
         self.cut_plan = Some(plan);
         self.report_event(PlaceEvent { kind: "early end", text: reason, is_note: true })?;
         Ok(true)
+    }
+
+    /// Slots without a trial of a variant that still runs.
+    fn due_slots(&self) -> impl Iterator<Item = usize> + '_ {
+        let plan = self.current_plan();
+        let is_due = |(at, slot): &(usize, ScheduleSlot)| plan.keeps(*slot) && !self.trials.contains_key(at);
+        plan.schedule.iter().enumerate().filter(is_due).map(|(at, _)| at)
     }
 
     fn current_plan(&self) -> &Plan {

@@ -296,14 +296,10 @@ mod tests {
         assert!(run.events.iter().any(|event| event.kind == "resumed"));
     }
 
-    /// A place on this host: trials of the first variant take 100, the others the time of their variant, of
-    /// the index of the trial and of the clock of the test.
-    struct TimedPlace {
-        wall_ns: [f64; 3],
-        sleep: Duration,
-    }
+    /// A place on this host that makes the trial of a slot so.
+    struct MadePlace<F>(F);
 
-    impl Place for TimedPlace {
+    impl<F: Fn(usize) -> Trial> Place for MadePlace<F> {
         fn check_plan(&self, _plan: &Plan) -> Result<(), String> {
             Ok(())
         }
@@ -313,13 +309,18 @@ mod tests {
             slot: usize,
             _keep_going: &mut dyn FnMut(u32) -> bool,
         ) -> Result<FinishedTrial, LostTrial> {
-            let planned = host_plan("").schedule.get(slot).unwrap();
-            let wall = self.wall_ns[planned.variant] * [1.0, 1.004, 0.997, 1.001][slot % 4];
-            let measure =
-                Measure::new(measures::WALL, Unit::NANOSECONDS, BetterDirection::Lower, Ok(wall), "");
-            std::thread::sleep(self.sleep);
-            Ok(Trial { measures: vec![measure], ..Trial::new(slot, 0) }.into())
+            Ok((self.0)(slot).into())
         }
+    }
+
+    /// Trials of the first variant take 100, the others the time of their variant, of the index of the trial
+    /// and of the clock of the test.
+    fn make_timed_trial(slot: usize, wall_ns: [f64; 3], sleep: Duration) -> Trial {
+        let planned = host_plan("").schedule.get(slot).unwrap();
+        let wall = wall_ns[planned.variant] * [1.0, 1.004, 0.997, 1.001][slot % 4];
+        let measure = Measure::new(measures::WALL, Unit::NANOSECONDS, BetterDirection::Lower, Ok(wall), "");
+        std::thread::sleep(sleep);
+        Trial { measures: vec![measure], ..Trial::new(slot, 0) }
     }
 
     /// Twenty rounds of three variants and a twin.
@@ -338,7 +339,7 @@ mod tests {
     fn run_rounds(plan: &Plan, wall_ns: [f64; 3], sleep: Duration) -> (usize, usize, f64) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.pagelab");
-        let place = TimedPlace { wall_ns, sleep };
+        let place = MadePlace(|slot| make_timed_trial(slot, wall_ns, sleep));
         let mut notes = Vec::new();
         let on_event = &mut |event: &SessionEvent<'_>| {
             if let SessionEvent::Note(text) = event {
@@ -390,8 +391,7 @@ mod tests {
     fn a_resumed_session_ends_at_a_round_boundary() {
         let plan = host_plan("looks = true");
         let trials_of = |count: usize| -> Vec<Trial> {
-            let place = TimedPlace { wall_ns: [100.0, 80.0, 75.0], sleep: Duration::ZERO };
-            (0..count).map(|slot| place.carry_out(slot, &mut |_| true).unwrap().trial).collect()
+            (0..count).map(|slot| make_timed_trial(slot, [100.0, 80.0, 75.0], Duration::ZERO)).collect()
         };
         // Three trials of warm-up, and four in each round.
         for (ended, rounds) in [(3 + 6 * 4, Some(6)), (3 + 6 * 4 + 1, None), (3 + 5 * 4, None)] {
@@ -402,24 +402,12 @@ mod tests {
         }
     }
 
-    /// A place in which these variants get none of the huge pages that they request.
-    struct UnservedPlace(Vec<usize>);
-
-    impl Place for UnservedPlace {
-        fn check_plan(&self, _plan: &Plan) -> Result<(), String> {
-            Ok(())
-        }
-
-        fn carry_out(
-            &self,
-            slot: usize,
-            _keep_going: &mut dyn FnMut(u32) -> bool,
-        ) -> Result<FinishedTrial, LostTrial> {
-            let planned = supervised_plan().schedule.get(slot).unwrap();
-            let flag = Flag { kind: Flag::NO_HUGE_PAGES.to_owned(), text: "none of 2".to_owned() };
-            let flags = if self.0.contains(&planned.variant) { vec![flag] } else { Vec::new() };
-            Ok(Trial { flags, ..Trial::new(slot, 0) }.into())
-        }
+    /// A trial that got none of the huge pages that it requested, if it is of one of these variants.
+    fn make_unserved_trial(slot: usize, unserved: &[usize]) -> Trial {
+        let planned = supervised_plan().schedule.get(slot).unwrap();
+        let flag = Flag { kind: Flag::NO_HUGE_PAGES.to_owned(), text: "none of 2".to_owned() };
+        let flags = if unserved.contains(&planned.variant) { vec![flag] } else { Vec::new() };
+        Trial { flags, ..Trial::new(slot, 0) }
     }
 
     /// Six rounds of none, plan and all under the supervisor, in an order from the seed.
@@ -442,7 +430,7 @@ mod tests {
         {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("x.pagelab");
-            let (place, mut notes) = (UnservedPlace(unserved.clone()), 0);
+            let (place, mut notes) = (MadePlace(|slot| make_unserved_trial(slot, &unserved)), 0);
             let on_event = &mut |event: &SessionEvent<'_>| {
                 notes += usize::from(matches!(event, SessionEvent::Note(text) if text.contains("none of 2")));
             };

@@ -76,13 +76,7 @@ pub fn from_addresses(addresses: &[u64], huge: Bytes) -> HugePlan {
         cells: Vec::new(),
     };
     let program = PlannedProgram { program: Program::default(), mappings: vec![mapping] };
-    HugePlan {
-        source: None,
-        command: Vec::new(),
-        predicted: None,
-        overrides_advice: false,
-        programs: vec![program],
-    }
+    HugePlan { programs: vec![program], ..HugePlan::default() }
 }
 
 fn parse_plan(table: &PlanTable<'_>, huge: Bytes) -> Result<HugePlan, ParseError> {

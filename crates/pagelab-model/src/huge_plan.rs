@@ -6,7 +6,7 @@ use crate::Bytes;
 use crate::profile::{MappingIdentity, ProfileSource, Program};
 
 /// A plan, as in `plan.toml`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HugePlan {
     /// Profile source of the misses; `None` for a handwritten plan.
     pub source: Option<ProfileSource>,

@@ -312,11 +312,17 @@ pub fn list_notes(report: &PlanReport<'_>) -> Vec<String> {
 /// Returns that the program refuses huge pages, so that the plan alone has no effect there.
 fn refusal_text(profile: &TlbProfile) -> Option<String> {
     let advice = profile.own_advice().filter(OwnAdvice::is_refusal)?;
-    let how = match advice.refused.0 {
-        0 => "for itself (PR_SET_THP_DISABLE)".to_owned(),
-        _ => format!("for {} (MADV_NOHUGEPAGE)", format_bytes(advice.refused)),
-    };
-    Some(format!("the program refuses huge pages {how}; hint: use `pagelab apply --override`"))
+    Some(format!("{}; hint: use `pagelab apply --override`", describe_refusal(&advice)))
+}
+
+/// Describes a program's own advice against huge pages.
+pub fn describe_refusal(advice: &OwnAdvice) -> String {
+    if advice.refused.0 == 0 {
+        return "the program disables huge pages for itself (PR_SET_THP_DISABLE)".to_owned();
+    }
+    let bytes = format_bytes(advice.refused);
+    let more = if advice.disables_thp { " and PR_SET_THP_DISABLE" } else { "" };
+    format!("the program refuses huge pages for {bytes} (MADV_NOHUGEPAGE{more})")
 }
 
 /// Returns why a plan does not end at the knee.

@@ -6,6 +6,8 @@ use pagelab_model::Bytes;
 use pagelab_model::process::Mapping;
 use pagelab_model::profile::OwnAdvice;
 
+use crate::accessed::is_private_name;
+
 /// Flags (`VmFlags`, fs/proc/task_mmu.c) of MADV_HUGEPAGE and MADV_NOHUGEPAGE, and of userfaultfd: missing
 /// and write-protected pages.
 const REQUESTED_FLAG: &str = "hg";
@@ -41,7 +43,7 @@ impl AdviceRecord {
     }
 
     /// Records a moment. Of the refused memory, the largest counts, and then the latest: a program fills it.
-    pub fn record(&mut self, now: OwnAdvice) {
+    fn record(&mut self, now: OwnAdvice) {
         let known = self.advice.get_or_insert_default();
         let requested = known.requested.max(now.requested);
         let disables_thp = known.disables_thp || now.disables_thp;
@@ -115,7 +117,7 @@ fn is_private_anonymous(mapping: &Mapping) -> bool {
     mapping.end > mapping.start
         && mapping.inode == 0
         && mapping.permissions.ends_with('p')
-        && (mapping.name.is_empty() || mapping.name == "[heap]" || mapping.name.starts_with("[anon:"))
+        && is_private_name(&mapping.name)
 }
 
 #[cfg(test)]

@@ -66,13 +66,7 @@ fn build_plan(kind: MappingKind, bytes: u64, offsets: Vec<u64>) -> HugePlan {
         cells: Vec::new(),
     };
     let program = PlannedProgram { program: Program::default(), mappings: vec![mapping] };
-    HugePlan {
-        source: None,
-        command: Vec::new(),
-        predicted: None,
-        overrides_advice: false,
-        programs: vec![program],
-    }
+    HugePlan { programs: vec![program], ..HugePlan::default() }
 }
 
 fn run_supervised(spec: SupervisorConfig) -> (ProgramExit, Summary) {

@@ -229,8 +229,7 @@ fn plan_for(program: Program) -> String {
     let (start, bytes, cells) = (1 << 30, Bytes(8 << 20), Vec::new());
     let mappings = vec![PlannedMapping { key, start, bytes, regions, cells }];
     let programs = vec![PlannedProgram { program, mappings }];
-    let plan =
-        HugePlan { source: None, command: Vec::new(), predicted: None, overrides_advice: false, programs };
+    let plan = HugePlan { programs, ..HugePlan::default() };
     plan_toml::write_plan(&plan, &[])
 }
 
@@ -359,8 +358,7 @@ fn planned_offsets_hold_at_other_addresses() {
     let (regions, cells) = (offsets.iter().map(region).collect(), Vec::new());
     let mappings = vec![PlannedMapping { key, start, bytes: Bytes(bytes), regions, cells }];
     let programs = vec![PlannedProgram { program: Program::default(), mappings }];
-    let plan =
-        HugePlan { source: None, command: Vec::new(), predicted: None, overrides_advice: false, programs };
+    let plan = HugePlan { programs, ..HugePlan::default() };
     lab.write("plan.toml", plan_toml::write_plan(&plan, &[]));
     for _ in 0..5 {
         let mut line = vec!["apply", "plan.toml", "--summary", "s.json", "--force", "--"];

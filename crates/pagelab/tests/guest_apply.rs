@@ -36,10 +36,7 @@ fn small(regions: &[u64]) -> String {
         cells: Vec::new(),
     };
     let programs = vec![PlannedProgram { program: Program::default(), mappings: vec![mapping] }];
-    plan_toml::write_plan(
-        &HugePlan { source: None, command: Vec::new(), predicted: None, overrides_advice: false, programs },
-        &[],
-    )
+    plan_toml::write_plan(&HugePlan { programs, ..HugePlan::default() }, &[])
 }
 
 fn apply(plan: &str, summary: &str) -> JobStep {

@@ -22,13 +22,7 @@ fn tune(arms: &[(&str, HugePageSelection)]) -> TuningRun {
         touched_permille: (*selection == HugePageSelection::Plan).then_some(500),
         overrides_advice: false,
     };
-    let plan = HugePlan {
-        source: None,
-        command: Vec::new(),
-        predicted: None,
-        overrides_advice: false,
-        programs: Vec::new(),
-    };
+    let plan = HugePlan::default();
     TuningRun {
         plan_arguments: "-n 1".to_owned(),
         plan_file: "x".to_owned(),

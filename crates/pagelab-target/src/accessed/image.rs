@@ -300,13 +300,13 @@ impl SweptImage {
 
     /// Records the program's own advice on huge pages, from its mappings now.
     fn record_advice(&mut self, mappings: &[Mapping], huge: u64) {
-        let mut zero_parts: Vec<&Range<u64>> =
-            self.extents.values().flat_map(|extent| &extent.zero_parts).collect();
-        zero_parts.sort_unstable_by_key(|part| part.start);
+        let extents = &self.extents;
         let zero_bytes = |range: &Range<u64>| {
-            let first = zero_parts.partition_point(|part| part.end <= range.start);
-            let inside = zero_parts[first..].iter().take_while(|part| part.start < range.end);
-            inside.map(|part| part.end.min(range.end) - part.start.max(range.start)).sum()
+            let before_end = extents.range(..range.end).rev();
+            let inside = before_end.take_while(|(_, extent)| extent.addresses.end > range.start);
+            let overlap =
+                |part: &Range<u64>| part.end.min(range.end).saturating_sub(part.start.max(range.start));
+            inside.flat_map(|(_, extent)| &extent.zero_parts).map(overlap).sum()
         };
         self.advice.record_reading(mappings, huge, zero_bytes);
     }

@@ -168,11 +168,8 @@ mod tests {
             identity: identity.map(ToOwned::to_owned),
         };
         let plan = |known: Program| HugePlan {
-            source: None,
-            command: Vec::new(),
-            predicted: None,
-            overrides_advice: false,
             programs: vec![PlannedProgram { program: known, mappings: Vec::new() }],
+            ..HugePlan::default()
         };
         let here = program("/usr/bin/xz", Some("aa"));
         for (known, wanted) in [

@@ -131,13 +131,7 @@ mod tests {
 
     #[test]
     fn a_job_is_read_as_it_was_written() {
-        let plan = HugePlan {
-            source: None,
-            command: Vec::new(),
-            predicted: None,
-            overrides_advice: false,
-            programs: Vec::new(),
-        };
+        let plan = HugePlan::default();
         let not_utf8 = OsString::from_vec(vec![b'/', 0xff, b' ', b'"']);
         let request = ApplyRequest {
             plan: not_utf8.clone(),

@@ -5,6 +5,7 @@ use pagelab_contig::thp_request::read_available_memory;
 use pagelab_host::root::Root;
 use pagelab_model::profile::OwnAdvice;
 use pagelab_model::{Bytes, TlbProfile};
+use pagelab_report::plan::describe_refusal;
 use pagelab_report::style::format_bytes;
 use pagelab_tlb::plan::Ranking;
 
@@ -25,8 +26,6 @@ pub enum AdvicePolicy {
 pub struct AdviceOverride {
     /// Whether plan and all override it.
     pub is_active: bool,
-    /// Whether it stays, so that some memory gets no huge pages.
-    pub is_respected: bool,
     /// What is done and why, for the user; `None` if the program refuses nothing.
     pub note: Option<String>,
 }
@@ -53,11 +52,11 @@ impl MemoryForecast {
 }
 
 impl AdviceOverride {
-    /// Decides for a program that is started for each trial.
+    /// Decides for a program that is started for each trial. The forecast is read only where it decides.
     pub fn decide(
         policy: AdvicePolicy,
         advice: Option<OwnAdvice>,
-        forecast: MemoryForecast,
+        read_forecast: impl FnOnce() -> MemoryForecast,
     ) -> AdviceOverride {
         let Some(advice) = advice.filter(OwnAdvice::is_refusal) else {
             // A source that sees no advice cannot tell; the user may.
@@ -70,23 +69,20 @@ impl AdviceOverride {
         let obstacle = match policy {
             AdvicePolicy::Respect => {
                 return AdviceOverride {
-                    is_respected: true,
                     note: Some(format!("{refusal}; no arm overrides that (--respect)")),
                     ..AdviceOverride::default()
                 };
             }
             AdvicePolicy::Override => None,
-            AdvicePolicy::Auto => find_obstacle(&advice, forecast),
+            AdvicePolicy::Auto => find_obstacle(&advice, read_forecast),
         };
         match obstacle {
             Some(obstacle) => AdviceOverride {
-                is_respected: true,
                 note: Some(format!("{refusal}; no arm overrides that: {obstacle}; hint: use --override")),
                 ..AdviceOverride::default()
             },
             None => AdviceOverride {
                 is_active: true,
-                is_respected: false,
                 note: Some(format!(
                     "{refusal}; the arms plan and all override that, none does not; hint: use --respect to \
                      leave it in all arms"
@@ -105,20 +101,8 @@ pub fn running_process_note(advice: Option<OwnAdvice>) -> Option<String> {
     ))
 }
 
-fn describe_refusal(advice: &OwnAdvice) -> String {
-    let by_prctl = "the program disables huge pages for itself (PR_SET_THP_DISABLE)";
-    match (advice.refused.0, advice.disables_thp) {
-        (0, _) => by_prctl.to_owned(),
-        (_, disables) => {
-            let bytes = format_bytes(advice.refused);
-            let more = if disables { " and PR_SET_THP_DISABLE" } else { "" };
-            format!("the program refuses huge pages for {bytes} (MADV_NOHUGEPAGE{more})")
-        }
-    }
-}
-
 /// Why the advice is not overridden without a request; `None` if it may be.
-fn find_obstacle(advice: &OwnAdvice, forecast: MemoryForecast) -> Option<String> {
+fn find_obstacle(advice: &OwnAdvice, read_forecast: impl FnOnce() -> MemoryForecast) -> Option<String> {
     if advice.refused_userfaultfd.0 > 0 {
         let bytes = format_bytes(advice.refused_userfaultfd);
         return Some(format!("{bytes} of it is under userfaultfd, which handles faults of base pages"));
@@ -127,7 +111,8 @@ fn find_obstacle(advice: &OwnAdvice, forecast: MemoryForecast) -> Option<String>
         let bytes = format_bytes(advice.refused_sparse);
         return Some(format!("less than half of {bytes} of it is mapped, so memory could more than double"));
     }
-    let (peak, headroom) = (forecast.peak, forecast.headroom?);
+    let MemoryForecast { peak, headroom } = read_forecast();
+    let headroom = headroom?;
     (peak > headroom).then(|| {
         format!(
             "on huge pages its touched regions are {}, and {} is available above the reserve",
@@ -148,10 +133,15 @@ mod tests {
         OwnAdvice { refused: GIB, ..OwnAdvice::default() }
     }
 
+    /// Whether advice stays, so that some memory gets no huge pages.
+    fn is_respected(decided: &AdviceOverride) -> bool {
+        decided.note.is_some() && !decided.is_active
+    }
+
     #[test]
     fn dense_memory_is_overridden_and_the_first_line_says_so() {
-        let decided = AdviceOverride::decide(AdvicePolicy::Auto, Some(refused()), FORECAST);
-        assert!(decided.is_active && !decided.is_respected);
+        let decided = AdviceOverride::decide(AdvicePolicy::Auto, Some(refused()), || FORECAST);
+        assert!(decided.is_active && !is_respected(&decided));
         assert_eq!(
             decided.note.unwrap(),
             "the program refuses huge pages for 1 GiB (MADV_NOHUGEPAGE); the arms plan and all override that, \
@@ -167,26 +157,26 @@ mod tests {
             (refused(), MemoryForecast { peak: Bytes(3 << 30), ..FORECAST }, "available above the reserve"),
         ];
         for (advice, forecast, reason) in cases {
-            let auto = AdviceOverride::decide(AdvicePolicy::Auto, Some(advice), forecast);
-            assert!(!auto.is_active && auto.is_respected, "{auto:?}");
+            let auto = AdviceOverride::decide(AdvicePolicy::Auto, Some(advice), || forecast);
+            assert!(!auto.is_active && is_respected(&auto), "{auto:?}");
             let note = auto.note.unwrap();
             assert!(note.contains(reason) && note.ends_with("hint: use --override"), "{note}");
-            assert!(AdviceOverride::decide(AdvicePolicy::Override, Some(advice), forecast).is_active);
+            assert!(AdviceOverride::decide(AdvicePolicy::Override, Some(advice), || forecast).is_active);
         }
-        let respected = AdviceOverride::decide(AdvicePolicy::Respect, Some(refused()), FORECAST);
-        assert!(!respected.is_active && respected.is_respected, "{respected:?}");
+        let respected = AdviceOverride::decide(AdvicePolicy::Respect, Some(refused()), || FORECAST);
+        assert!(!respected.is_active && is_respected(&respected), "{respected:?}");
     }
 
     #[test]
     fn a_program_that_refuses_nothing_is_left_alone() {
         for advice in [None, Some(OwnAdvice { requested: GIB, ..OwnAdvice::default() })] {
             for policy in [AdvicePolicy::Auto, AdvicePolicy::Respect] {
-                let decided = AdviceOverride::decide(policy, advice, FORECAST);
+                let decided = AdviceOverride::decide(policy, advice, || FORECAST);
                 assert_eq!(decided, AdviceOverride::default());
             }
         }
         let disables = OwnAdvice { disables_thp: true, ..OwnAdvice::default() };
-        let note = AdviceOverride::decide(AdvicePolicy::Auto, Some(disables), FORECAST).note.unwrap();
+        let note = AdviceOverride::decide(AdvicePolicy::Auto, Some(disables), || FORECAST).note.unwrap();
         assert!(
             note.starts_with("the program disables huge pages for itself (PR_SET_THP_DISABLE)"),
             "{note}"

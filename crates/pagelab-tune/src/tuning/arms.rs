@@ -58,11 +58,10 @@ pub struct AdviceHandling {
 impl AdviceHandling {
     /// Decides for a program that is started for each trial.
     pub fn decide(policy: AdvicePolicy, profile: &TlbProfile) -> AdviceHandling {
-        let page = profile.huge;
-        let ranking = rank_regions(profile, RankOptions { page, by: RankBy::Cost, include_files: false });
         let advice = profile.own_advice();
+        let read_forecast = || MemoryForecast::read(profile, &rank_by_cost(profile));
         AdviceHandling {
-            refusal: AdviceOverride::decide(policy, advice, MemoryForecast::read(profile, &ranking)),
+            refusal: AdviceOverride::decide(policy, advice, read_forecast),
             requests_huge_pages: advice.is_some_and(|advice| advice.requested.0 > 0 && !advice.disables_thp),
         }
     }
@@ -79,6 +78,11 @@ impl AdviceHandling {
     }
 }
 
+/// The regions that are planned, costliest first.
+fn rank_by_cost(profile: &TlbProfile) -> Ranking {
+    rank_regions(profile, RankOptions { page: profile.huge, by: RankBy::Cost, include_files: false })
+}
+
 /// Chooses the arms and writes their plans.
 pub fn choose_arms(
     request: &TuningRequest,
@@ -87,7 +91,7 @@ pub fn choose_arms(
     plan_path: &Path,
 ) -> Result<ArmSelection, Failure> {
     let page = profile.huge;
-    let ranking = rank_regions(profile, RankOptions { page, by: RankBy::Cost, include_files: false });
+    let ranking = rank_by_cost(profile);
     let planned_count = ranking.region_count(request.size, page);
     let most = ranking.regions.len();
     let is_planned = planned_count > 0 && ranking.attainable_saving() > 0.0;
@@ -100,13 +104,8 @@ pub fn choose_arms(
         overrides_advice: advice.refusal.is_active,
     };
     chosen.push(TuningArm { planned: Some(0), ..new_arm("none", HugePageSelection::None) }, None);
-    let mut planned = HugePlan {
-        source: Some(profile.source),
-        command: profile.command.clone(),
-        predicted: None,
-        overrides_advice: false,
-        programs: Vec::new(),
-    };
+    let mut planned =
+        HugePlan { source: Some(profile.source), command: profile.command.clone(), ..HugePlan::default() };
     if is_planned {
         planned = chosen.push_plan(&ranking, planned_count, "plan", HugePageSelection::Plan, plan_path)?;
     }

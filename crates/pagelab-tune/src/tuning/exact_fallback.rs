@@ -40,9 +40,6 @@ pub fn unusable_reason(profile: &TlbProfile) -> Option<String> {
     if profile.source != ProfileSource::Accessed {
         return None;
     }
-    let ranking =
-        rank_regions(profile, RankOptions { page: profile.huge, by: RankBy::Cost, include_files: false });
-    let time = format_duration(profile.wall_ns);
     if let Some((scanned, resident)) = profile.effort.partly_scanned {
         return Some(format!(
             "scans of accessed bits covered {} of the {} that were resident later",
@@ -50,6 +47,9 @@ pub fn unusable_reason(profile: &TlbProfile) -> Option<String> {
             format_bytes(resident)
         ));
     }
+    let ranking =
+        rank_regions(profile, RankOptions { page: profile.huge, by: RankBy::Cost, include_files: false });
+    let time = format_duration(profile.wall_ns);
     if ranking.attainable_saving() > 0.0 {
         let mappings = profile.images.iter().flat_map(|image| &image.mappings);
         let unseen = mappings.flat_map(|mapping| &mapping.unseen);

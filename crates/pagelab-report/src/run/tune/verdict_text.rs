@@ -305,15 +305,17 @@ fn knee_text(tune: &TuningRun) -> Option<String> {
     let takes = planned.and_then(|arm| arm.planned).map_or(String::new(), |pages| {
         format!("; the plan takes {}, by {}", format_count(u128::from(pages)), tune.plan_arguments)
     });
-    let most = tune.most_of_gain.map_or(String::new(), |most| {
-        let pages = format_count(u128::from(most.pages));
-        format!("; 90 % of it needs {pages} ({}){takes}", share(most.share_permille))
-    });
+    let most_text = |gain: &str| match tune.most_of_gain {
+        Some(most) => {
+            let pages = format_count(u128::from(most.pages));
+            format!("; 90 % of {gain} needs {pages} ({}){takes}", share(most.share_permille))
+        }
+        None => String::new(),
+    };
     let Some(knee) = tune.knee else {
         // Nothing to save has no curve, and needs no word on its knee.
         let absence = tune.knee_absence.as_ref().filter(|_| tune.most_of_gain.is_some())?;
-        let most = most.replacen("of it", "of the possible gain", 1);
-        return Some(format!("according to the profile: {absence}{most}"));
+        return Some(format!("according to the profile: {absence}{}", most_text("the possible gain")));
     };
     let range = tune.knee_range.filter(|range| range.low < range.high).map_or(String::new(), |range| {
         let (low, high) = (format_count(u128::from(range.low)), format_count(u128::from(range.high)));
@@ -324,8 +326,9 @@ fn knee_text(tune: &TuningRun) -> Option<String> {
         tune.knee_range.map(|range| range.share_permille).or_else(|| Some(before()?.share_permille))?;
     let pages = format_count(u128::from(knee));
     Some(format!(
-        "according to the profile, the knee is at {pages} huge pages{range}: {} of the possible gain{most}",
-        share(permille)
+        "according to the profile, the knee is at {pages} huge pages{range}: {} of the possible gain{}",
+        share(permille),
+        most_text("it")
     ))
 }
 
