@@ -57,8 +57,8 @@ impl Phase {
         PHASES[self as usize].2
     }
 
-    /// Time limit of a single program of this phase, after which it is killed as hung. A build may take twice its
-    /// line: on a machine of half the speed it works on, and only the total says that this is too slow.
+    /// Time limit of a single program of this phase, after which it is killed as hung. A build may take twice
+    /// its line: on a machine of half the speed it works on, and only the total says that this is too slow.
     pub fn program_timeout(self) -> Duration {
         let budget = BUDGET.iter().find(|(line, _)| *line == self.budget_line());
         let minutes = budget.map_or(1, |(_, minutes)| *minutes);

@@ -67,6 +67,17 @@ mod tests {
         [0, 0x0008_0007, 0x80, 0x4043],
         [0, 0x0008_0009, 0x80, 0x4043],
     ];
+    const REDWOOD_COVE: [[u32; 4]; 9] = [
+        [8, 0, 0, 0],
+        [0, 0x0008_0001, 0x20, 0x4022],
+        [0, 0x0008_0006, 0x04, 0x4022],
+        [0, 0x0010_000f, 0x01, 0x4125],
+        [0, 0x0006_0001, 0x10, 0x4024],
+        [0, 0x0004_0006, 0x08, 0x4024],
+        [0, 0x0008_0008, 0x01, 0x4124],
+        [0, 0x0008_0007, 0x80, 0x4043],
+        [0, 0x0008_0009, 0x80, 0x4043],
+    ];
     const ICE_LAKE: [[u32; 4]; 8] = [
         [7, 0, 0, 0],
         [0, 0x0008_0007, 0x01, 0x4122],
@@ -95,6 +106,8 @@ mod tests {
             (i, 6, 85, leaf_2([0x7603_6301, 0x00f0_b5ff, 0, 0x00c3_0000])),
             (i, 6, 142, leaf_2([0x7603_6301, 0x00f0_b5ff, 0, 0x00c3_0000])),
             (i, 6, 126, intel(OTHER_LEAVES, &ICE_LAKE)),
+            (i, 6, 167, intel(OTHER_LEAVES, &ICE_LAKE)),
+            (i, 6, 170, intel(OTHER_LEAVES, &REDWOOD_COVE)),
             (i, 6, 143, intel(OTHER_LEAVES, &GOLDEN_COVE)),
             (i, 6, 151, intel(OTHER_LEAVES, &GOLDEN_COVE)),
             (i, 6, 207, intel(OTHER_LEAVES, &GOLDEN_COVE)),
@@ -153,6 +166,29 @@ mod tests {
             let shown = if golden { shown.replace("l1d=64x4:4K", "l1d=96x6:4K") } else { shown };
             assert_eq!(shown, DisplayTlb(&table).to_string(), "{name}");
         }
+    }
+
+    /// A Firecracker guest with AMX and the L1 caches of Redwood Cove, whose model is that of Rocket Lake.
+    #[test]
+    fn a_hypervisor_may_report_another_model_than_the_processors() {
+        let geometry = |model, flags: &[&str]| {
+            let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+            let tlb = select_geometry(&Cpu { flags, ..cpu("GenuineIntel", 6, model) }, &[], None).unwrap();
+            let TlbSource::Assumed(row) = &tlb.source else { panic!("{:?}", tlb.source) };
+            (tlb.levels[0].entries, row.clone())
+        };
+        let (entries, row) = geometry(167, &["avx2", "amx_tile"]);
+        assert!(
+            entries == 96 && row.starts_with("a core with AMX that is reported as another model"),
+            "{row}"
+        );
+        let (entries, row) = geometry(167, &["avx2"]);
+        assert!(entries == 64 && row.starts_with("Ice Lake, Rocket Lake"), "{row}");
+        // A model that is not known has AMX too, and a known one keeps its row.
+        assert_eq!(geometry(255, &["amx_tile"]).0, 96);
+        assert!(geometry(207, &["amx_tile"]).1.starts_with("Sapphire Rapids, Emerald Rapids"));
+        let amd = Cpu { flags: vec!["amx_tile".to_owned()], ..cpu("AuthenticAMD", 15, 107) };
+        assert!(table::find_row(&amd).is_none());
     }
 
     #[test]

@@ -77,10 +77,10 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         family: INTEL,
-        models: &[106..=106, 108..=108, 125..=126],
-        name: "Ice Lake",
+        models: &[106..=106, 108..=108, 125..=126, 167..=167],
+        name: "Ice Lake, Rocket Lake",
         geometry: SUNNY_COVE,
-        source: "dump of Core i3-1005G1, leaf 0x18",
+        source: "dumps of Core i3-1005G1 and i7-11700K, leaf 0x18",
     },
     Row {
         family: INTEL,
@@ -88,6 +88,13 @@ pub const ROWS: &[Row] = &[
         name: "Sapphire Rapids, Emerald Rapids",
         geometry: GOLDEN_COVE,
         source: "dumps of Xeon w7-2475X and 8570, leaf 0x18, but 96 entries as in Intel's manual, not 64",
+    },
+    Row {
+        family: INTEL,
+        models: &[170..=170, 173..=174],
+        name: "Meteor Lake performance core, Granite Rapids",
+        geometry: GOLDEN_COVE,
+        source: "dump of Core Ultra 7 155H, leaf 0x18",
     },
     Row {
         family: INTEL,
@@ -147,14 +154,31 @@ pub const ROWS: &[Row] = &[
     },
 ];
 
+/// A core with AMX under the number of a model without it: hypervisors report other models than the
+/// processor's. All such cores from Golden Cove to Redwood Cove have these TLBs.
+const OTHER_MODEL_WITH_AMX: Row = Row {
+    family: INTEL,
+    models: &[],
+    name: "a core with AMX that is reported as another model",
+    geometry: GOLDEN_COVE,
+    source: "dumps of Xeon 8570 and Core Ultra 7 155H, leaf 0x18",
+};
+
 /// The row for a processor.
 pub fn find_row(cpu: &Cpu) -> Option<&'static Row> {
     let model = cpu.model?;
-    ROWS.iter().find(|row| {
-        let (vendor, family) = row.family;
-        let is_family = vendor == cpu.vendor && (family.is_none() || family == cpu.family);
-        is_family && row.models.iter().any(|models| models.contains(&model))
-    })
+    let is_family = |(vendor, family): (&str, Option<u32>)| {
+        vendor == cpu.vendor && (family.is_none() || family == cpu.family)
+    };
+    let of_model = ROWS
+        .iter()
+        .find(|row| is_family(row.family) && row.models.iter().any(|models| models.contains(&model)));
+    let has_amx = is_family(INTEL) && cpu.flags.iter().any(|flag| flag == "amx_tile");
+    match of_model {
+        Some(row) if !has_amx || row.geometry == GOLDEN_COVE => Some(row),
+        _ if has_amx => Some(&OTHER_MODEL_WITH_AMX),
+        found => found,
+    }
 }
 
 impl Row {
