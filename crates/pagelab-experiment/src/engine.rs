@@ -19,7 +19,7 @@ use pagelab_sys::clock;
 use crate::early_end::{
     DroppedVariants, EarlyEndCheck, EarlyEndDecision, TrialTimes, drop_variants_without_huge_pages,
 };
-use crate::place::{FinishedTrial, LossKind, LostTrial, Place, PlaceEvent};
+use crate::place::{FinishedTrial, GroupEvent, LossKind, LostTrial, Place, PlaceEvent};
 
 /// Number of trials without a result after which the other trials of that workload are skipped.
 const FRUITLESS_TRIALS_MIN: usize = 2;
@@ -92,6 +92,10 @@ pub struct Engine<'e> {
     /// Heads of measures, shared by all trials.
     heads: HashSet<Arc<MeasureHead>>,
     times: TrialTimes,
+    /// Trials that run, and when they began; empty at a place without time.
+    running: BTreeMap<usize, u64>,
+    /// Trials at the same time.
+    lanes: u32,
     retried: Vec<usize>,
     early_end: EarlyEndCheck,
     /// The plan without the rounds that an early end left out.
@@ -124,6 +128,8 @@ impl<'e> Engine<'e> {
             trials: BTreeMap::new(),
             heads: HashSet::new(),
             times: TrialTimes::default(),
+            running: BTreeMap::new(),
+            lanes: 1,
             retried: Vec::new(),
             early_end: EarlyEndCheck::default(),
             cut_plan: None,
@@ -172,12 +178,9 @@ impl<'e> Engine<'e> {
                 break;
             }
             self.report_start(slot, &due);
-            let (stop, clock) = (self.stop, self.journal.clock);
-            let began_ns = clock.now_ns();
+            let stop = self.stop;
             let finished = self.place.carry_out(slot, &mut |_| stop().is_none());
-            let mut finished = finished.map_err(ExperimentError::Lost)?;
-            (finished.trial.began_ns, finished.trial.ended_ns) = (began_ns, clock.now_ns());
-            let end = self.store_trial(finished)?;
+            let end = self.store_timed_trial(finished.map_err(ExperimentError::Lost)?)?;
             if end == TrialEnd::Stopped {
                 break;
             }
@@ -242,6 +245,14 @@ impl<'e> Engine<'e> {
             self.keep_trial(trial);
         }
         Ok(end)
+    }
+
+    /// Stores a trial that ended now and whose start was reported.
+    fn store_timed_trial(&mut self, mut finished: FinishedTrial) -> Result<TrialEnd, ExperimentError> {
+        let now_ns = self.journal.clock.now_ns();
+        let began_ns = self.running.remove(&finished.trial.slot).unwrap_or(now_ns);
+        (finished.trial.began_ns, finished.trial.ended_ns) = (began_ns, now_ns);
+        self.store_trial(finished)
     }
 
     fn keep_trial(&mut self, mut trial: Trial) {
@@ -319,11 +330,13 @@ impl<'e> Engine<'e> {
 
     fn report_start(&mut self, slot: usize, due: &VecDeque<usize>) {
         let plan = self.plan;
+        self.running.insert(slot, self.journal.clock.now_ns());
         let Some(planned) = plan.schedule.get(slot) else { return };
-        let remaining_time = self.estimate_remaining(slot, due);
+        let remaining_time = self.estimate_remaining(due);
         let total = plan.schedule.len();
         (self.on_event)(&SessionEvent::TrialStarted {
-            number: total.saturating_sub(due.len()),
+            // Trials that a group took and that have not begun are neither due nor running.
+            number: (self.trials.len() + self.running.len()).min(total),
             total,
             workload: plan.workloads.get(planned.workload).map_or("", |workload| &workload.name),
             variant: plan.variants.get(planned.variant).map_or("", |variant| &variant.name),
@@ -338,10 +351,10 @@ impl<'e> Engine<'e> {
         }
     }
 
-    /// Estimated time for a slot and the later ones, within the time budget.
-    fn estimate_remaining(&self, slot: usize, due: &VecDeque<usize>) -> Option<Duration> {
-        let slots = std::iter::once(&slot).chain(due);
-        let all = slots.map(|&slot| self.expected_time(slot)).sum::<Option<Duration>>()?;
+    /// Estimated time for the trials that run and those that are due, within the time budget.
+    fn estimate_remaining(&self, due: &VecDeque<usize>) -> Option<Duration> {
+        let slots = self.running.keys().chain(due);
+        let all = slots.map(|&slot| self.expected_time(slot)).sum::<Option<Duration>>()? / self.lanes;
         let budget = self.plan.early_end.and_then(|rule| rule.time_budget_ns).map(Duration::from_nanos);
         Some(budget.map_or(all, |budget| all.min(budget.saturating_sub(self.times.total()))))
     }
@@ -473,9 +486,13 @@ struct LanePool<'p> {
 fn run_in_lanes(
     engine: &mut Engine<'_>,
     place: &(dyn Place + Sync),
-    due: VecDeque<usize>,
+    mut due: VecDeque<usize>,
 ) -> Result<(), ExperimentError> {
     let lanes = place.lanes(due.len()).get();
+    if lanes == 1 && engine.end_early(&mut due)? {
+        return Ok(());
+    }
+    engine.lanes = u32::try_from(lanes).unwrap_or(u32::MAX);
     let pool = LanePool {
         place,
         stop: engine.stop,
@@ -496,7 +513,7 @@ impl LanePool<'_> {
     /// Runs trials until none is due.
     fn run(&self, engine: &mut Engine<'_>) -> Result<(), ExperimentError> {
         std::thread::scope(|scope| {
-            let (send, receive) = mpsc::sync_channel(self.progress.len());
+            let (send, receive) = mpsc::sync_channel(self.progress.len() * 2);
             for lane in &self.progress {
                 let send = send.clone();
                 scope.spawn(move || self.work(lane, &send));
@@ -520,50 +537,55 @@ impl LanePool<'_> {
     }
 
     /// Carries out trials until none is due.
-    fn work(&self, progress: &AtomicU32, send: &SyncSender<FinishedTrial>) {
+    fn work(&self, progress: &AtomicU32, send: &SyncSender<GroupEvent>) {
         let mut keep_going = |permille: u32| {
             progress.store(permille.min(1000), Ordering::Relaxed);
             !self.is_over()
         };
+        let has_time = self.place.has_time();
+        // Trials that end after a stop were interrupted, and are discarded.
+        let mut report = |event: GroupEvent| {
+            let is_sent = !matches!(event, GroupEvent::Started(_)) || has_time;
+            let is_open = !self.is_over() && (!is_sent || send.send(event).is_ok());
+            progress.store(0, Ordering::Relaxed);
+            is_open
+        };
         loop {
             // Not in a condition, which would hold the lock.
-            let Some(slot) = self.due().pop_front() else { return };
-            if !keep_going(0) {
+            let group = self.place.take_group(&mut self.due());
+            if group.is_empty() || self.is_over() {
                 return;
             }
-            match self.place.carry_out(slot, &mut keep_going) {
-                // Discard interrupted trials.
-                Ok(_) if self.is_over() => return,
-                Ok(finished) => {
-                    if send.send(finished).is_err() {
-                        return;
-                    }
-                }
-                Err(lost) => {
-                    self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(lost);
-                    self.is_failed.store(true, Ordering::Relaxed);
-                    return;
-                }
+            if let Err(lost) = self.place.carry_out_group(&group, &mut keep_going, &mut report) {
+                self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(lost);
+                self.is_failed.store(true, Ordering::Relaxed);
             }
-            progress.store(0, Ordering::Relaxed);
         }
     }
 
     fn receive_trials(
         &self,
         engine: &mut Engine<'_>,
-        receive: Receiver<FinishedTrial>,
+        receive: Receiver<GroupEvent>,
     ) -> Result<(), ExperimentError> {
         let mut finished = 0u64;
         loop {
             let wait =
                 engine.journal.time_left().map_or(PROGRESS_INTERVAL, |left| left.min(PROGRESS_INTERVAL));
             match receive.recv_timeout(wait) {
-                Ok(trial) => {
+                Ok(GroupEvent::Started(slot)) => engine.report_start(slot, &self.due()),
+                Ok(GroupEvent::Ended(trial)) => {
                     finished += 1;
                     let slot = trial.trial.slot;
-                    let end = engine.store_trial(trial)?;
+                    let end = match self.place.has_time() {
+                        true => engine.store_timed_trial(*trial)?,
+                        false => engine.store_trial(*trial)?,
+                    };
                     engine.plan_again(slot, &end, &mut self.due())?;
+                    // Only one lane has nothing of a later round under way.
+                    if self.progress.len() == 1 && engine.end_early(&mut self.due())? {
+                        self.due().clear();
+                    }
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let work: u64 =

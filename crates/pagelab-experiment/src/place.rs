@@ -1,5 +1,6 @@
 //! Places where the trials of an experiment are carried out: this machine, the simulator, and later guests.
 
+use std::collections::VecDeque;
 use std::num::NonZero;
 use std::time::Duration;
 
@@ -52,6 +53,32 @@ pub trait Place {
         keep_going: &mut dyn FnMut(u32) -> bool,
     ) -> Result<FinishedTrial, LostTrial>;
 
+    /// Takes from the due trials those that are carried out next and together: on a host one, of guests those
+    /// that share a boot.
+    fn take_group(&self, due: &mut VecDeque<usize>) -> Vec<usize> {
+        due.pop_front().into_iter().collect()
+    }
+
+    /// Carries out the trials of a group in order. `report` receives each start and end, and returns whether
+    /// to continue.
+    fn carry_out_group(
+        &self,
+        group: &[usize],
+        keep_going: &mut dyn FnMut(u32) -> bool,
+        report: &mut dyn FnMut(GroupEvent) -> bool,
+    ) -> Result<(), LostTrial> {
+        for &slot in group {
+            if !report(GroupEvent::Started(slot)) {
+                break;
+            }
+            let finished = self.carry_out(slot, keep_going)?;
+            if !report(GroupEvent::Ended(Box::new(finished))) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Whether an earlier trial of the file is the same as one carried out here and now: trials that differ
     /// for another reason than their noise cannot be mixed. A place with noise cannot know.
     fn is_same_as_before(
@@ -90,6 +117,15 @@ impl From<Trial> for FinishedTrial {
     }
 }
 
+/// An event of a trial that is carried out in a group.
+#[derive(Debug)]
+pub enum GroupEvent {
+    /// The trial of this slot began.
+    Started(usize),
+    /// A trial ended.
+    Ended(Box<FinishedTrial>),
+}
+
 /// An event of a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlaceEvent {
@@ -119,6 +155,8 @@ pub struct LostTrial {
 pub enum LossKind {
     /// The place does not accept its configuration.
     Rejected,
+    /// This machine does not have the place.
+    NotAvailable,
     /// A defect of the place.
     Defect,
 }

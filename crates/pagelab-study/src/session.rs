@@ -108,6 +108,7 @@ pub fn experiment_failure(error: &ExperimentError, resumed: Option<&Path>) -> Fa
 fn loss_failure(lost: &LostTrial) -> Failure {
     let kind = match lost.kind {
         LossKind::Rejected => FailureKind::Usage,
+        LossKind::NotAvailable => FailureKind::NotAvailable,
         LossKind::Defect => FailureKind::Bug,
     };
     Failure::new(kind, lost.reason.clone())
