@@ -19,8 +19,9 @@ use rustix::system::{RebootCommand, reboot, uname};
 
 use crate::config::{MARKER_NAME, MARKER_VALUE};
 use crate::initramfs::JOB_PATH;
-use crate::job::{GuestJob, JobStep};
+use crate::job::{DISK_MOUNT, GuestJob, JobStep};
 use crate::message::{AgentHello, AgentMessage, StepExit};
+use command::StepSite;
 use host_link::HostLink;
 
 /// How long the host is waited for after the last message. This ends QEMU at once, so it returns only if
@@ -95,7 +96,11 @@ fn execute_job(job: Result<GuestJob, String>, link: &Arc<HostLink>) {
         link.send(&AgentMessage::StepStarted(number));
         let end = match step {
             JobStep::Pagelab(words) => match &machine {
-                Ok(group) => command::run_step(words, group.as_deref(), link),
+                Ok(group) => {
+                    let temp_dir = job.disk.then_some(DISK_MOUNT);
+                    let site = StepSite { cgroup_dir: group.as_deref(), temp_dir };
+                    command::run_step(words, site, link)
+                }
                 Err(lacks) => StepExit::NotRun(lacks.clone()),
             },
             JobStep::Write { path, text } => match fs::write(path, text) {

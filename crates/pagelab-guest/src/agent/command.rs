@@ -21,22 +21,28 @@ use crate::packet::PAYLOAD_MAX;
 /// Children of a command that outlive it and hold its output open are not waited for longer.
 const LATE_OUTPUT_WAIT: Duration = Duration::from_secs(1);
 
-/// Runs a command line of pagelab to its exit, in the control group at this directory.
-pub fn run_step(arguments: &[OsString], cgroup_dir: Option<&Path>, link: &Arc<HostLink>) -> StepExit {
-    spawn_and_wait(arguments, cgroup_dir, link)
+/// Where a step runs.
+#[derive(Clone, Copy, Debug)]
+pub struct StepSite<'s> {
+    /// The directory of its control group.
+    pub cgroup_dir: Option<&'s Path>,
+    /// The directory for temporary files, if there is a disk: the other file systems are in memory.
+    pub temp_dir: Option<&'s str>,
+}
+
+/// Runs a command line of pagelab to its exit.
+pub fn run_step(arguments: &[OsString], site: StepSite<'_>, link: &Arc<HostLink>) -> StepExit {
+    spawn_and_wait(arguments, site, link)
         .unwrap_or_else(|error| StepExit::NotRun(format!("cannot run {PROGRAM_PATH}: {error}")))
 }
 
-fn spawn_and_wait(
-    arguments: &[OsString],
-    cgroup_dir: Option<&Path>,
-    link: &Arc<HostLink>,
-) -> io::Result<StepExit> {
+fn spawn_and_wait(arguments: &[OsString], site: StepSite<'_>, link: &Arc<HostLink>) -> io::Result<StepExit> {
     let mut command = Command::new(PROGRAM_PATH);
     command.args(arguments).arg0("pagelab").stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command.env_clear().env("PATH", "/bin").env("HOME", crate::job::WORK_DIR).env("LANG", "C.UTF-8");
-    if let Some(cgroup_dir) = cgroup_dir {
+    command.envs(site.temp_dir.map(|dir| ("TMPDIR", dir)));
+    if let Some(cgroup_dir) = site.cgroup_dir {
         let procs = File::options().write(true).open(cgroup_dir.join("cgroup.procs"))?;
         pagelab_sys::spawn::join_cgroup(&mut command, procs.into());
     }

@@ -44,6 +44,10 @@ pub enum ProtocolEvent {
     Output(bool, Vec<u8>),
     /// A note of the agent.
     Note(String),
+    /// The step with this number began.
+    StepStarted(u32),
+    /// The last one of the steps ended.
+    StepEnded,
 }
 
 impl ProtocolState {
@@ -118,11 +122,15 @@ impl ProtocolState {
                 }
                 let end = StepExit::NotRun(String::new());
                 self.running = Some(StepEnd { end, stdout: vec![], stderr: vec![], is_truncated: false });
+                return Ok(ProtocolEvent::StepStarted(step));
             }
             AgentMessage::Stdout(bytes) => return self.handle_output(false, bytes),
             AgentMessage::Stderr(bytes) => return self.handle_output(true, bytes),
             AgentMessage::StepEnded(end) => match self.running.take() {
-                Some(step) => self.steps.push(StepEnd { end, ..step }),
+                Some(step) => {
+                    self.steps.push(StepEnd { end, ..step });
+                    return Ok(ProtocolEvent::StepEnded);
+                }
                 None => return out_of_order("the end of a step that was not started"),
             },
             AgentMessage::SwitchToBulk if self.uses_bulk || !self.has_bulk => {
@@ -259,7 +267,7 @@ mod tests {
     fn output_without_end_is_passed_on_and_kept_in_bounds() {
         let mut talk = ProtocolState::new(1, false, None);
         assert_eq!(talk.handle_message(hello()), Ok(ProtocolEvent::Connected));
-        assert_eq!(talk.handle_message(AgentMessage::StepStarted(0)), Ok(ProtocolEvent::Handled));
+        assert_eq!(talk.handle_message(AgentMessage::StepStarted(0)), Ok(ProtocolEvent::StepStarted(0)));
         let piece = vec![7; 1 << 20];
         for _ in 0..20 {
             assert_eq!(
@@ -269,7 +277,7 @@ mod tests {
         }
         assert_eq!(
             talk.handle_message(AgentMessage::StepEnded(StepExit::Code(0))),
-            Ok(ProtocolEvent::Handled)
+            Ok(ProtocolEvent::StepEnded)
         );
         assert_eq!((talk.steps[0].stdout.len(), talk.steps[0].is_truncated), (OUTPUT_BYTES_MAX, true));
         for _ in 0..1000 {

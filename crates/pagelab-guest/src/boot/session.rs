@@ -14,7 +14,9 @@ use super::protocol::{ProtocolEvent, ProtocolState};
 use super::{GuestPlan, RunningGuest};
 use crate::console::{ConsoleTail, is_oom_panic, printable};
 use crate::file_receiver::FileReceiver;
-use crate::outcome::{CompletedJob, FirstMessageCost, GuestOutcome, GuestReport, LossReason, LostGuest};
+use crate::outcome::{
+    CompletedJob, FirstMessageCost, GuestOutcome, GuestReport, LossReason, LostGuest, StepEnd,
+};
 
 /// Observer of a running guest. All methods have defaults.
 pub trait GuestObserver {
@@ -33,6 +35,10 @@ pub trait GuestObserver {
     }
     /// The hello arrived, at this cost.
     fn on_first_message(&mut self, _cost: FirstMessageCost) {}
+    /// A step of the job began: its index.
+    fn on_step_started(&mut self, _step: usize) {}
+    /// A step of the job ended: its index and its end.
+    fn on_step_ended(&mut self, _step: usize, _end: &StepEnd) {}
     /// Something that the agent could not do.
     fn on_note(&mut self, _note: &str) {}
     /// QEMU runs under this number.
@@ -309,6 +315,12 @@ impl GuestSession<'_> {
                 self.observer.on_stderr(&bytes).map_err(Failure::output_error)?
             }
             ProtocolEvent::Note(note) => self.observer.on_note(&note),
+            ProtocolEvent::StepStarted(step) => self.observer.on_step_started(step as usize),
+            ProtocolEvent::StepEnded => {
+                if let Some((last, steps)) = self.protocol.steps.split_last() {
+                    self.observer.on_step_ended(steps.len(), last);
+                }
+            }
         }
         Ok(())
     }
