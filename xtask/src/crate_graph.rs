@@ -19,7 +19,7 @@ pub struct CrateRules {
 }
 
 /// All crates, lowest layer first.
-pub const CRATES: [CrateRules; 25] = [
+pub const CRATES: [CrateRules; 26] = [
     pure_crate("pagelab-model", "", &["serde"]),
     // toml keeps the place of every key of a plan: pure computation.
     pure_crate("pagelab-formats", "model", &["toml"]),
@@ -38,6 +38,8 @@ pub const CRATES: [CrateRules; 25] = [
     host_crate("pagelab-runfile", "model formats"),
     host_crate("pagelab-contig", "model formats metrics sys host"),
     host_crate("pagelab-experiment", "model formats metrics sys host workloads runfile contig packages"),
+    // Trials of an experiment in guests: the engine knows no guest, and a guest knows no experiment.
+    host_crate("pagelab-guest-place", "model guest runfile experiment"),
     host_crate("pagelab-command", "model formats report sys host packages runfile"),
     host_crate("pagelab-watch", "model formats metrics report sys host runfile command"),
     host_crate("pagelab-record", "model formats metrics report sys host runfile command"),

@@ -27,7 +27,7 @@ const fn rules(name: &'static str, sharing: Sharing, seconds: u32, crates: &'sta
 /// All end-to-end programs of the binary, and those of other crates that cannot run beside everything. A
 /// program that the table does not have runs beside any other, and for every change. `tidy` refuses unlisted
 /// programs with the words of a machine-wide setting or count.
-pub const PROGRAMS: [ProgramRules; 65] = [
+pub const PROGRAMS: [ProgramRules; 67] = [
     rules("pagelab tests/alone", ANY, 20, ""),
     rules("pagelab tests/apply", SETTING, 10, "target tlb"),
     rules("pagelab tests/can", ALONE, 0, "metrics report contig"),
@@ -48,6 +48,12 @@ pub const PROGRAMS: [ProgramRules; 65] = [
     rules("pagelab tests/guest_can", Sharing::OneOf(Kind::Guest), 70, "guest metrics contig"),
     rules("pagelab tests/guest_fragment", Sharing::OneOf(Kind::Guest), 30, "guest metrics contig fragment"),
     rules("pagelab tests/guest_probes", Sharing::OneOf(Kind::Guest), 20, "guest experiment"),
+    rules(
+        "pagelab tests/guest_run",
+        Sharing::OneOf(Kind::Guest),
+        40,
+        "guest guest-place experiment workloads",
+    ),
     rules("pagelab tests/guest_workload", Sharing::OneOf(Kind::Guest), 10, "guest workloads"),
     rules("pagelab tests/import", ANY, 0, "import metrics report"),
     rules("pagelab tests/json_frag", ANY, 0, "metrics report"),
@@ -72,6 +78,7 @@ pub const PROGRAMS: [ProgramRules; 65] = [
     // Restores this machine only if no other pagelab has a journal.
     rules("pagelab tests/restore", ALONE, 0, "experiment"),
     rules("pagelab tests/run", SETTING, 30, "experiment workloads metrics"),
+    rules("pagelab tests/run_guest", ANY, 20, "guest guest-place experiment"),
     rules("pagelab tests/sim", ANY, 0, "sim study metrics"),
     rules("pagelab tests/sim_compare", ANY, 10, "sim study metrics report"),
     rules("pagelab tests/sim_demo", ANY, 0, "sim study"),

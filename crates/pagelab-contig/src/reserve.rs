@@ -14,6 +14,9 @@ impl Reserve {
     /// The least that is left by default, on the smallest of machines.
     const MIN: Bytes = Bytes(512 << 20);
 
+    /// Memory that stays available in a guest, which runs one thing at a time: for its own kernel.
+    pub const IN_GUEST: Reserve = Reserve(Bytes(32 << 20));
+
     /// The default of a machine with so much memory: 5 % of it, and 512 MiB at least.
     pub fn from_total_memory(mem_total: Bytes) -> Reserve {
         Reserve(Bytes(mem_total.0 / 20).max(Reserve::MIN))

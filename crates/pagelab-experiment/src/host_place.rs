@@ -14,6 +14,7 @@ use pagelab_runfile::Error;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
+use crate::checksum::{self, ChecksumState, ChecksumTable};
 use crate::external::install_dir::{self, InstallState};
 use crate::external::{become_subreaper, prepared_data};
 use crate::place::{EventSink, FinishedTrial, LostTrial, Place, PlaceEvent};
@@ -26,8 +27,6 @@ use crate::trial::{self, ActivitySample, TrialContext, TrialResult, machine_wide
 
 /// Duration of the check before the first trial.
 const PREFLIGHT_DURATION: Duration = Duration::from_secs(1);
-/// Event kind that keeps a checksum for resumed sessions.
-const CHECKSUM_EVENT: &str = "checksum";
 
 /// Workload and variant.
 type Pairing = (usize, usize);
@@ -35,7 +34,9 @@ type Pairing = (usize, usize);
 /// This machine.
 pub struct HostPlace<'h> {
     context: TrialContext<'h>,
-    checksums: RefCell<BTreeMap<String, String>>,
+    checksums: RefCell<ChecksumTable>,
+    /// Whether it looks at first whether the machine is idle.
+    checks_activity: bool,
     /// Measures of a model of a workload under a variant, until they are stored with a trial.
     model_measures: RefCell<BTreeMap<Pairing, Vec<Measure>>>,
     /// Pairings of which the file has the model.
@@ -48,13 +49,10 @@ pub struct HostPlace<'h> {
 impl<'h> HostPlace<'h> {
     /// The place. `earlier_run` is the file as found, if it is resumed.
     pub fn new(context: TrialContext<'h>, earlier_run: Option<&Run>) -> HostPlace<'h> {
-        let events = earlier_run.map_or(&[][..], |run| &run.events);
-        let checksums = events.iter().filter(|event| event.kind == CHECKSUM_EVENT);
-        let checksums = checksums.filter_map(|event| event.text.rsplit_once(": "));
-        let checksums = checksums.map(|(of, sum)| (of.to_owned(), sum.to_owned())).collect();
         let mut place = HostPlace {
             context,
-            checksums: RefCell::new(checksums),
+            checksums: RefCell::new(ChecksumTable::from_run(earlier_run)),
+            checks_activity: true,
             model_measures: RefCell::default(),
             modelled: BTreeSet::new(),
             unavailable_workloads: RefCell::default(),
@@ -69,6 +67,26 @@ impl<'h> HostPlace<'h> {
             }
         }
         place
+    }
+
+    /// This machine in a guest, in which nothing else runs.
+    pub fn in_guest(context: TrialContext<'h>) -> HostPlace<'h> {
+        HostPlace { checks_activity: false, ..HostPlace::new(context, None) }
+    }
+
+    /// Carries out one trial with its preparation, and without a run file.
+    pub fn carry_out_alone(&self, slot: usize) -> Result<FinishedTrial, LostTrial> {
+        let mut events = Vec::new();
+        let mut collect = |event| {
+            events.push(event);
+            Ok(())
+        };
+        // Only a receiver of events has errors.
+        let _ = self.prepare(&[slot], &mut collect);
+        let mut finished = self.carry_out(slot, &mut |_| true)?;
+        let _ = self.finish(&mut collect);
+        events.append(&mut finished.events);
+        Ok(FinishedTrial { events, ..finished })
     }
 
     fn plan(&self) -> &'h Plan {
@@ -189,18 +207,13 @@ impl<'h> HostPlace<'h> {
             .map(|(name, value)| format!("--{name} {value}"))
             .collect();
         let key = format!("{} {}", self.names(pairing).0, options.join(" ")).trim().to_owned();
-        let mut checksums = self.checksums.borrow_mut();
-        match checksums.get(&key) {
-            Some(known) if known != sum => {
-                Some(format!("its checksum is {sum}, but other trials with the same options have {known}"))
-            }
-            Some(_) => None,
-            None => {
-                let text = format!("{key}: {sum}");
-                events.push(PlaceEvent { kind: CHECKSUM_EVENT, text, is_note: false });
-                checksums.insert(key, sum.clone());
+        match self.checksums.borrow_mut().check(&key, sum) {
+            ChecksumState::Known => None,
+            ChecksumState::New => {
+                events.push(checksum::event(&key, sum));
                 None
             }
+            ChecksumState::Differs(why) => Some(why),
         }
     }
 
@@ -231,7 +244,9 @@ impl Place for HostPlace<'_> {
             report(event)?;
         }
         self.set_up_workloads(due, report)?;
-        report(self.check_preflight())?;
+        if self.checks_activity {
+            report(self.check_preflight())?;
+        }
         if let Some(event) = self.create_swap(due) {
             report(event)?;
         }

@@ -12,12 +12,14 @@ use pagelab_workloads::options::WorkloadOptions;
 use crate::probe::ProbeSelection;
 use table_fields::{ProblemList, TableFields};
 
+pub use guest::{BootPolicy, GuestOverrides, GuestTable, KERNEL_DEFAULT, LRU_GEN, RequiredGuest, TrialPlace};
 pub use variant::{
     FragmentationTarget, HogKind, MemoryHog, PageCacheState, PinPolicy, SupervisedPlan, ThpMode, Variant,
 };
 pub(crate) use workload::merge_options;
 pub use workload::{OutputMetric, Workload, WorkloadCommand};
 
+mod guest;
 pub(crate) mod table_fields;
 #[cfg(test)]
 mod tests;
@@ -72,6 +74,12 @@ pub struct Recipe {
     pub probes: ProbeSelection,
     /// Changes of a quick run.
     pub quick_overrides: QuickOverrides,
+    /// Where its trials run.
+    pub place: TrialPlace,
+    /// The guest, if that is their place.
+    pub guest: GuestTable,
+    /// The line of `[guest]`.
+    pub guest_line: usize,
 }
 
 /// Changes of a quick run; absent values stay.
@@ -146,6 +154,7 @@ impl Recipe {
         self.repeats = quick.repeats.unwrap_or(REPEATS_QUICK.min(self.repeats));
         self.warm_up = quick.warm_up.unwrap_or(self.warm_up.min(1));
         self.has_looks = false;
+        self.guest.boot = self.guest.boot.or(Some(BootPolicy::Round));
         self.time_limit = quick.time_limit.unwrap_or(self.time_limit);
         if let Some(names) = &quick.workloads {
             self.workloads.retain(|workload| names.contains(&workload.name));
@@ -189,7 +198,8 @@ impl Recipe {
 fn read_recipe(table: &TomlTable, origin: &str, text: &str, problems: &mut ProblemList) -> Recipe {
     let mut fields = TableFields::new(table, "", 1);
     let [name, question, explanation] = read_head(problems, &mut fields);
-    check_place(problems, &mut fields);
+    let place = guest::read_place(problems, &mut fields);
+    let (guest, guest_line) = guest::read_guest(problems, &mut fields);
     let sequences = [("abba", Sequence::Abba), ("blocks", Sequence::Blocks)];
     let sequence = fields.read_choice(problems, "order", &sequences).unwrap_or(Sequence::Abba);
     let workloads = fields.read_tables(problems, "workload");
@@ -228,6 +238,9 @@ fn read_recipe(table: &TomlTable, origin: &str, text: &str, problems: &mut Probl
             .read_table(problems, "quick")
             .map(|quick| read_quick_overrides(quick, problems))
             .unwrap_or_default(),
+        place,
+        guest,
+        guest_line,
     };
     fields.report_unknown_keys(problems);
     recipe
@@ -263,14 +276,6 @@ pub(crate) fn read_head(problems: &mut ProblemList, fields: &mut TableFields<'_>
     }
     let question = fields.read_name(problems, "question");
     [name, question, fields.read_string(problems, "explanation").unwrap_or_default()]
-}
-
-fn check_place(problems: &mut ProblemList, fields: &mut TableFields<'_>) {
-    if let Some((place, line)) = fields.read_text(problems, "place")
-        && place != "host"
-    {
-        problems.add(line, format!("place: {place:?}: expected host"));
-    }
 }
 
 fn read_probes(problems: &mut ProblemList, fields: &mut TableFields<'_>) -> ProbeSelection {

@@ -4,11 +4,19 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pagelab_host::paths;
+use pagelab_model::Bytes;
 use pagelab_model::experiment::{EarlyEnd, Plan, PlannedVariant, PlannedWorkload, measures};
 
 pub use crate::gate::PAGELAB;
-use crate::recipe::{Recipe, RecipeError, RecipeProblem, SupervisedPlan, Workload, WorkloadCommand};
+use crate::recipe::table_fields::ProblemList;
+use crate::recipe::{
+    Recipe, RecipeError, RecipeProblem, SupervisedPlan, TrialPlace, Workload, WorkloadCommand,
+};
 use crate::schedule::build_schedule;
+
+/// How many times longer a program takes in an emulated guest, about (docs/guests.md): times of a recipe are
+/// those of a machine.
+const GUEST_SLOWDOWN: u32 = 10;
 
 /// `pagelab apply PLAN -- COMMAND`.
 fn supervised_command(plan: &SupervisedPlan, overrides: bool, mut command: Vec<String>) -> Vec<String> {
@@ -32,6 +40,14 @@ pub struct ExperimentOverrides {
     pub time_budget: Option<Duration>,
     /// Run this instead of the recipe's workloads.
     pub command: Option<Vec<String>>,
+    /// Where trials run.
+    pub place: Option<TrialPlace>,
+    /// Kernels of guests.
+    pub kernels: Vec<String>,
+    /// Memory of guests whose variant states none.
+    pub guest_memory: Option<Bytes>,
+    /// CPUs of guests.
+    pub guest_cpus: Option<u32>,
 }
 
 /// An experiment that can run.
@@ -70,6 +86,7 @@ impl ResolvedExperiment {
         }
         recipe.repeats = overrides.repeats.unwrap_or(recipe.repeats);
         recipe.time_budget = overrides.time_budget.or(recipe.time_budget);
+        place_recipe(&mut recipe, overrides)?;
         let plan = build_plan(&recipe);
         Ok(ResolvedExperiment { recipe, plan })
     }
@@ -128,6 +145,30 @@ impl ResolvedExperiment {
     }
 }
 
+/// Applies the place and its guest, and checks that the recipe can run there.
+fn place_recipe(recipe: &mut Recipe, overrides: &ExperimentOverrides) -> Result<(), RecipeError> {
+    recipe.place = overrides.place.unwrap_or(recipe.place);
+    let guest = &mut recipe.guest;
+    guest.memory = overrides.guest_memory.or(guest.memory);
+    guest.cpus = overrides.guest_cpus.or(guest.cpus);
+    if !overrides.kernels.is_empty() {
+        guest.kernels.clone_from(&overrides.kernels);
+    }
+    let mut problems = ProblemList::default();
+    recipe.check_for_place(recipe.place, &mut problems);
+    problems.into_result(&recipe.origin)?;
+    if recipe.place == TrialPlace::Guest {
+        recipe.cross_kernels();
+        recipe.time_limit *= GUEST_SLOWDOWN;
+        for workload in &mut recipe.workloads {
+            let [limit, duration] = [workload.time_limit, workload.duration];
+            workload.time_limit = limit.map(|time| time * GUEST_SLOWDOWN);
+            workload.duration = duration.map(|time| time * GUEST_SLOWDOWN);
+        }
+    }
+    Ok(())
+}
+
 fn build_plan(recipe: &Recipe) -> Plan {
     let variant = |(at, variant): (usize, &crate::recipe::Variant)| {
         let combined = recipe.workloads.iter().enumerate().filter(|(of, _)| recipe.is_combined(*of, at));
@@ -146,7 +187,10 @@ fn build_plan(recipe: &Recipe) -> Plan {
         explanation: String::new(),
         origin: recipe.origin.clone(),
         recipe: recipe.text.clone(),
-        place: Plan::HOST.to_owned(),
+        place: match recipe.place {
+            TrialPlace::Host => Plan::HOST.to_owned(),
+            TrialPlace::Guest => Plan::GUEST.to_owned(),
+        },
         simulator: None,
         workloads: recipe.workloads.iter().map(|workload| plan_workload(recipe, workload)).collect(),
         variants: recipe.variants.iter().enumerate().map(variant).collect(),
@@ -255,8 +299,8 @@ mod tests {
         let overrides = ExperimentOverrides {
             quick: true,
             repeats: Some(7),
-            time_budget: None,
             command: Some(vec!["/bin/sort".to_owned(), "x".to_owned()]),
+            ..ExperimentOverrides::default()
         };
         let resolved = resolve_with(&overrides);
         assert_eq!(resolved.plan.workloads.len(), 1);

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use pagelab_contig::reserve::Reserve;
 use pagelab_host::guard::GuardSite;
 use pagelab_model::experiment::{Flag, Measure, TrialEnd, measures};
 use pagelab_model::machine::Machine;
@@ -47,6 +48,8 @@ pub struct TrialContext<'a> {
     pub machine: &'a Machine,
     /// Total memory.
     pub total_memory: Bytes,
+    /// Memory that stays available.
+    pub reserve: Reserve,
     /// Its swap file, if a variant needs one.
     pub swap_file: RefCell<ExperimentSwap>,
     /// The experiment.

@@ -52,6 +52,10 @@ pub const SELF_PAGEMAP: &str = "/proc/self/pagemap";
 pub const SELF_UID_MAP: &str = "/proc/self/uid_map";
 /// Settings of memory management.
 pub const SYSCTL_VM: &str = "/proc/sys/vm";
+/// All sysctls, a directory for each part of a name before the last.
+pub const SYSCTLS: &str = "/proc/sys";
+/// The multi-generational LRU (6.1 and later, CONFIG_LRU_GEN).
+pub const LRU_GEN_ENABLED: &str = "/sys/kernel/mm/lru_gen/enabled";
 /// Most pages in the pipes of one user without privilege; 0 is no limit.
 pub const PIPE_USER_PAGES_SOFT: &str = "/proc/sys/fs/pipe-user-pages-soft";
 /// Most bytes that a socket may be given for sending without privilege.

@@ -58,7 +58,7 @@ pub struct Plan {
     pub origin: String,
     /// The recipe's text.
     pub recipe: String,
-    /// Its place: `host`, `simulator` or `imported`.
+    /// Its place: `host`, `guest`, `simulator` or `imported`.
     pub place: String,
     /// Version of the simulator, if it is the place: another version may give other results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -109,6 +109,8 @@ impl Plan {
     pub const SIMULATOR: &'static str = "simulator";
     /// The place where trials run on this machine.
     pub const HOST: &'static str = "host";
+    /// The place where trials run in disposable guests.
+    pub const GUEST: &'static str = "guest";
 
     /// Whether the trials are simulated: equal trials then have equal results, bit by bit.
     pub fn is_simulated(&self) -> bool {

@@ -55,14 +55,18 @@ pub fn render(view: &RunPlanView<'_>, style: TextStyle) -> String {
         }
     }
     output.add_gap();
+    let is_guest = plan.place == Plan::GUEST;
     for (at, variant) in plan.variants.iter().enumerate() {
         let what = if Some(at) == plan.baseline { ", the baseline" } else { "" };
         output.add_paragraph(&format!("variant {}{what}  ", variant.name), &settings_text(variant));
         for change in view.changes.get(at).into_iter().flatten() {
-            output.add_paragraph("  would change  ", change);
+            output.add_paragraph(if is_guest { "  runs in  " } else { "  would change  " }, change);
         }
     }
-    output.add_text("Changes apply during a trial and are restored after it.");
+    output.add_text(match is_guest {
+        true => "Guests are discarded, and this machine is not changed.",
+        false => "Changes apply during a trial and are restored after it.",
+    });
     output.add_gap();
     for (number, slot) in plan.schedule.iter().enumerate().take(SLOTS_SHOWN_MAX) {
         output.add_paragraph(&format!("{:>4}  ", number + 1), &trial_text(plan, &slot));

@@ -23,4 +23,5 @@ pub use error::{Error, ErrorKind};
 pub use maps::{EncodedMap, MAP_FRAMES_MAX, MapEncoder};
 pub use reader::{BlobHeader, RunReader, SeriesFilter, TRACE_NOT_SHOWN, read_run_file};
 pub use trace::{EncodedTraceBlock, TraceBlock, TraceDecoder, TraceEncoder, TraceReader};
+pub use validate::{check_picture, check_trial};
 pub use writer::{RunWriter, SeriesId, StreamId, remove_run_file};

@@ -75,8 +75,8 @@ fn check_grid(grid: &ScheduleGrid, factors: usize) -> Result<(), String> {
     ensure(is_countable, || format!("it has more than {SLOTS_MAX} trials"))
 }
 
-/// Checks a trial of an experiment with a number of slots.
-pub(crate) fn check_trial(trial: &Trial, slots: usize) -> Result<(), String> {
+/// Checks a trial of an experiment with a number of slots; an error is a sentence.
+pub fn check_trial(trial: &Trial, slots: usize) -> Result<(), String> {
     if trial.slot >= slots {
         return Err(format!("a trial has slot {}, but the plan has {slots} slots", trial.slot));
     }
@@ -93,8 +93,8 @@ pub(crate) fn check_trial(trial: &Trial, slots: usize) -> Result<(), String> {
     })
 }
 
-/// Checks a picture of memory.
-pub(crate) fn check_picture(picture: &MemoryPicture) -> Result<(), &'static str> {
+/// Checks a picture of memory; an error is a predicate.
+pub fn check_picture(picture: &MemoryPicture) -> Result<(), &'static str> {
     if check_frame_runs(&picture.runs) { Ok(()) } else { Err("has duplicate frames or an unknown use") }
 }
 

@@ -67,6 +67,9 @@ pub enum Command {
     /// Start one trial of an experiment (internal)
     #[command(hide = true)]
     Gate(cmd::run::gate::Args),
+    /// Carry out one trial of an experiment in a guest (internal)
+    #[command(hide = true)]
+    Trial(Box<cmd::run::trial::Args>),
     /// Simulate the page allocator: compare, sweep, replay
     Sim(Box<cmd::sim::Args>),
     /// Record and summarize every page allocation and free

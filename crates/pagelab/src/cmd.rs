@@ -64,6 +64,7 @@ pub fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Plan(args) => plan::run(&args),
         Command::Recipes(args) => recipes::run(&args),
         Command::Gate(args) => return run::gate::run(args),
+        Command::Trial(args) => run::trial::run(&args),
         Command::Workload(args) => workload::run(&args),
     };
     ended.map(|exit| exit as u8)

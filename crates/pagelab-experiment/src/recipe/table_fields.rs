@@ -198,6 +198,31 @@ impl<'d> TableFields<'d> {
         self.read_parsed(problems, key, size::parse_nonzero)
     }
 
+    /// A size, or `"none"`, which is 0.
+    pub fn read_size_or_none(&mut self, problems: &mut ProblemList, key: &'static str) -> Option<Bytes> {
+        let (text, line) = self.read_text(problems, key)?;
+        let size = if text == "none" { Some(Bytes(0)) } else { size::parse_nonzero(text).ok() };
+        if size.is_none() {
+            let named = self.describe_key(key);
+            let expected = "expected \"none\" or a size, for example 2G";
+            problems.add(line, format!("{named}: {expected}, found {text:?}"));
+        }
+        size
+    }
+
+    /// A string, or a list of strings.
+    pub fn read_one_or_more(&mut self, problems: &mut ProblemList, key: &'static str) -> Vec<String> {
+        match self.take_item(key).map(|item| (item, &item.node)) {
+            None => Vec::new(),
+            Some((_, TomlValue::Text(text))) => vec![text.clone()],
+            Some((_, TomlValue::List(_))) => self.read_texts(problems, key).unwrap_or_default(),
+            Some((item, _)) => {
+                self.add_type_problem(problems, key, item, "a string or a list of strings");
+                Vec::new()
+            }
+        }
+    }
+
     /// A list of strings.
     pub fn read_texts(&mut self, problems: &mut ProblemList, key: &'static str) -> Option<Vec<String>> {
         let item = self.take_item(key)?;

@@ -113,7 +113,7 @@ const BAD: &[(&str, &str, &str)] = &[
     ("name = \"good\"", "nmae = \"good\"", ":2: unknown key `nmae`; expected one of name, question"),
     ("name = \"good\"", "name = \"a/b\"", ":2: name: \"a/b\": expected letters"),
     ("name = \"good\"", "name = 7", ":2: name: expected a quoted string, found a number"),
-    ("place = \"host\"", "place = \"moon\"", ":4: place: \"moon\": expected host"),
+    ("place = \"host\"", "place = \"moon\"", ":4: place: expected one of host, guest, found \"moon\""),
     ("order = \"blocks\"", "order = \"abab\"", ":5: order: expected one of abba, blocks, found \"abab\""),
     ("repeats = 12", "repeats = 0", ":6: repeats: expected an integer from 1 to 10000"),
     ("repeats = 12", "repeats = 1.5", ":6: repeats: expected an integer"),

@@ -6,6 +6,7 @@ use pagelab_model::Bytes;
 use pagelab_model::size::{self, format_argument};
 
 use super::ProblemList;
+use super::guest::{self, GuestOverrides};
 use super::table_fields::TableFields;
 use super::workload;
 use pagelab_formats::toml_document::{TomlTable, TomlValue};
@@ -50,9 +51,14 @@ pub struct Variant {
     pub overrides_advice: bool,
     /// Its workloads; all if absent.
     pub only_workloads: Option<Vec<String>>,
+    /// Its guest, where it differs from that of the experiment.
+    pub guest: GuestOverrides,
     /// The settings as keys and values of the recipe, for the report.
     pub settings: Vec<(String, String)>,
 }
+
+/// The key in the settings of a variant that changes nothing.
+pub(super) const NOTHING: &str = "nothing";
 
 /// The word of [`PinPolicy::IfTwoCpus`] in a recipe.
 const PIN_IF_TWO_CPUS: &str = "if-two";
@@ -218,7 +224,7 @@ pub(super) fn read_variant(table: &TomlTable, line: usize, problems: &mut Proble
         mthp_modes: read_mthp(&mut fields, problems),
         advise: fields.read_word(problems, "advise", &["none", "huge", "nohuge"]).map(str::to_owned),
         memory_limit,
-        swap_limit: read_swap(&mut fields, problems),
+        swap_limit: fields.read_size_or_none(problems, "swap"),
         options: pairs(fields.read_pairs(problems, "options")),
         arguments: fields.read_texts(problems, "arguments").unwrap_or_default(),
         fragmentation: fields
@@ -232,6 +238,7 @@ pub(super) fn read_variant(table: &TomlTable, line: usize, problems: &mut Proble
         supervised_plan: read_plan(&mut fields, problems),
         overrides_advice: fields.read_bool(problems, "override").unwrap_or(false),
         only_workloads: fields.read_texts(problems, "workloads"),
+        guest: guest::read_overrides(problems, &mut fields),
         settings: Vec::new(),
     };
     variant.settings = list_settings(&variant, &mut fields);
@@ -253,17 +260,6 @@ fn read_plan(fields: &mut TableFields<'_>, problems: &mut ProblemList) -> Option
         }
         path => Some(SupervisedPlan::Plan(path.to_owned())),
     }
-}
-
-/// `"2G"`, or `"none"`.
-fn read_swap(fields: &mut TableFields<'_>, problems: &mut ProblemList) -> Option<Bytes> {
-    let (text, line) = fields.read_text(problems, "swap")?;
-    let size = if text == "none" { Some(Bytes(0)) } else { size::parse_nonzero(text).ok() };
-    if size.is_none() {
-        let named = fields.describe_key("swap");
-        problems.add(line, format!("{named}: expected \"none\" or a size, for example 2G, found {text:?}"));
-    }
-    size
 }
 
 fn read_mthp(fields: &mut TableFields<'_>, problems: &mut ProblemList) -> Vec<(Bytes, String)> {
@@ -392,8 +388,9 @@ fn list_settings(variant: &Variant, fields: &mut TableFields<'_>) -> Vec<(String
     for (name, value) in &variant.environment {
         push(&format!("environment.{name}"), Some(value.clone()));
     }
+    settings.extend(variant.guest.list_settings());
     if settings.is_empty() && fields.take_item("workloads").is_none() {
-        settings.push(("nothing".to_owned(), "no changes".to_owned()));
+        settings.push((NOTHING.to_owned(), "no changes".to_owned()));
     }
     settings
 }

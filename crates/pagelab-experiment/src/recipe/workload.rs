@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use pagelab_model::Bytes;
 use pagelab_model::experiment::BetterDirection;
-use pagelab_model::names;
+use pagelab_model::{names, size};
 use pagelab_workloads::options::{OptionSpec, WorkloadOptions};
 
 use super::table_fields::{ProblemList, TableFields};
@@ -128,6 +129,26 @@ impl Workload {
             WorkloadCommand::External { manifest, .. } => Some(manifest.options),
             WorkloadCommand::Command { .. } => None,
         }
+    }
+
+    /// The memory that it accesses under a variant with these options: its option `size`, with its default.
+    pub fn memory_size(&self, options: &[(String, String)]) -> Option<Bytes> {
+        let find = |options: &[(String, String)]| {
+            options.iter().rev().find(|(name, _)| name == "size").map(|(_, value)| value.clone())
+        };
+        let default = || {
+            let head = self.option_heads()?.iter().find(|head| head.name == "size")?;
+            Some(head.default.to_owned())
+        };
+        let command = || match &self.command {
+            WorkloadCommand::Command { command, .. } => {
+                let at = command.iter().position(|word| word == "--size")?;
+                command.get(at + 1).cloned()
+            }
+            _ => None,
+        };
+        let text = find(options).or_else(|| find(self.given_options())).or_else(command).or_else(default)?;
+        size::parse(&text).ok()
     }
 
     /// Its options as given.

@@ -25,6 +25,7 @@ pub(super) struct HeldFragmentation {
     monitor: MemoryMonitor,
     goal: FragmentationGoal,
     /// F_u when the trial began.
+    reserve: Reserve,
     unusable_at_start: f64,
     last_check: Instant,
     /// Reason of an early release.
@@ -40,12 +41,13 @@ pub(super) fn hold_fragmentation(
     context: &TrialContext<'_>,
 ) -> Result<HeldFragmentation, String> {
     let (take_snapshot, seed) = (context.take_snapshot, context.resolved.recipe.seed);
-    let mut fragmentation = prepare(target, seed, &take_snapshot())?;
+    let reserve = context.reserve;
+    let mut fragmentation = prepare(target, (seed, reserve), &take_snapshot())?;
     if fragmentation.unusable_index() > fragmentation.goal.target + fragmentation.goal.tolerance
         && let Some(guard) = guard
     {
         guard.compact_memory().map_err(|error| error_text(&error))?;
-        fragmentation = prepare(target, seed, &take_snapshot())?;
+        fragmentation = prepare(target, (seed, reserve), &take_snapshot())?;
     }
     if fragmentation.unusable_index() < fragmentation.goal.target - fragmentation.goal.tolerance {
         fragmentation.fragment(&take_snapshot(), context.stop_signal)?;
@@ -61,7 +63,7 @@ pub(super) fn hold_fragmentation(
 
 fn prepare(
     target: &FragmentationTarget,
-    seed: u64,
+    (seed, reserve): (u64, Reserve),
     snapshot: &Snapshot,
 ) -> Result<HeldFragmentation, String> {
     let inputs = FragmentInputs::from_snapshot(snapshot, None).map_err(|error| error_text(&error))?;
@@ -71,7 +73,6 @@ fn prepare(
         return Err(format!("fragmentation: order {}: expected 0 to {}", order.0, orders - 1));
     }
     let goal = FragmentationGoal { order, target: target.target, tolerance: FragmentationGoal::TOLERANCE };
-    let reserve = Reserve::from_total_memory(inputs.mem_total);
     let mut monitor = MemoryMonitor::open(inputs.zone.clone(), reserve, inputs.page_size, inputs.unit_order)
         .map_err(|absence| error_text(&absence.reason()))?;
     monitor.drain_pcp_lists().map_err(|absence| error_text(&absence.reason()))?;
@@ -80,6 +81,7 @@ fn prepare(
     let bound_node = (inputs.nodes.len() > 1).then_some(inputs.zone.node);
     let fragmenter = Fragmenter::new(fill_method, keep_pattern, seed, inputs.page_size, bound_node);
     Ok(HeldFragmentation {
+        reserve,
         fragmenter,
         monitor,
         goal,
@@ -98,8 +100,7 @@ impl HeldFragmentation {
     fn fragment(&mut self, snapshot: &Snapshot, stop_signal: &dyn Fn() -> Option<i32>) -> Result<(), String> {
         let inputs = FragmentInputs::from_snapshot(snapshot, None).map_err(|error| error_text(&error))?;
         let (fill_method, keep_pattern) = (self.fragmenter.fill_method(), self.fragmenter.keep_pattern());
-        let headroom_units =
-            inputs.max_units_within(fill_method, keep_pattern, Reserve::from_total_memory(inputs.mem_total));
+        let headroom_units = inputs.max_units_within(fill_method, keep_pattern, self.reserve);
         let planned = match fragment_plan::plan_fragmentation(
             &inputs.initialized_free_areas(),
             &self.goal,

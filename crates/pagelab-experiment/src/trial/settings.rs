@@ -1,6 +1,5 @@
 //! Settings of a variant, applied before a trial and undone after it: all through the guard, all read back.
 
-use pagelab_contig::reserve::Reserve;
 use pagelab_host::guard::{ChangeOutcome, Guard, GuardError, GuardOptions, Knob, SignalWatch, UndoOutcome};
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
@@ -191,9 +190,7 @@ impl TrialSettings {
     /// Starts a process beside the trial. The workload's own process starts a thread.
     fn start_hog(&mut self, variant: &Variant, context: &TrialContext<'_>) -> Result<(), String> {
         let Some(hog) = variant.hog else { return Ok(()) };
-        let total = context.total_memory;
-        let memory_for_workload =
-            Reserve::from_total_memory(total).headroom(read_available_memory().unwrap_or_default());
+        let memory_for_workload = context.reserve.headroom(read_available_memory().unwrap_or_default());
         if hog.size > memory_for_workload {
             return Err(format!(
                 "hog: it needs {}, but only {} is available above the reserve",

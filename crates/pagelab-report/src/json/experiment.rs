@@ -71,7 +71,7 @@ fields! { fn plan_fields(of: Plan);
     "explanation": string, "description, and how to interpret the numbers" => of.explanation.trim();
     "origin": string, "`built in`, a path, `command line`, `perf stat -x`" => of.origin.as_str();
     "recipe": string, "text of the recipe" => of.recipe.as_str();
-    "place": string, "`host`, `simulator`, `imported`" => of.place.as_str();
+    "place": string, "`host`, `guest`, `simulator`, `imported`" => of.place.as_str();
     "simulator": string (null: "the trials are not simulated"),
         "version of the simulator; only results of the same version are comparable" =>
         of.simulator.as_deref();

@@ -107,7 +107,11 @@ fn write_memory_needs(
 fn list_design_facts(experiment: &Experiment) -> Vec<String> {
     let plan = &experiment.plan;
     let place = clip_name(&plan.place, NAME_MAX);
-    let mut facts = vec![if plan.place == IMPORTED_PLACE { place } else { format!("on {place}") }];
+    let mut facts = vec![match place.as_str() {
+        IMPORTED_PLACE => place,
+        Plan::GUEST => "in guests, whose times are those of an emulated processor (TCG)".to_owned(),
+        _ => format!("on {place}"),
+    }];
     facts.push(format_plural(plan.variants.len(), "variant"));
     facts.push(format_plural(plan.workloads.len(), "workload"));
     let rounds = counted_rounds(plan);

@@ -1,8 +1,8 @@
 //! `pagelab guest`: disposable QEMU guests with stock kernels.
 
 mod guest_command;
-mod memory;
-mod run;
+pub mod memory;
+pub mod run;
 pub mod setup;
 
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
 }
 
 /// Opens the cache in `folder`, or in the cache directory of this user.
-fn open_cache(folder: Option<&PathBuf>) -> Result<KernelCache, Failure> {
+pub fn open_cache(folder: Option<&PathBuf>) -> Result<KernelCache, Failure> {
     let none = || {
         let reason = "neither XDG_CACHE_HOME nor HOME is set";
         Failure::cannot(FailureKind::NotAvailable, "find a cache directory", reason).hint("use --cache DIR")

@@ -1,8 +1,10 @@
 //! `pagelab run`: an experiment, from its recipe to its run file and report.
 
 pub mod gate;
+mod guest;
 mod progress;
 pub mod recipe_file;
+pub mod trial;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,10 +13,12 @@ use std::time::Duration;
 use clap::Parser;
 use pagelab_command::progress::{CommandStatus, StatusEnd};
 use pagelab_command::setup_progress::SetupProgress;
-use pagelab_experiment::engine::SessionEvent;
+use pagelab_contig::reserve::Reserve;
+use pagelab_experiment::engine::{SessionEvent, StopRequest};
 use pagelab_experiment::host_place::{self, HostPlace};
+use pagelab_experiment::place::Place;
 use pagelab_experiment::processor_model;
-use pagelab_experiment::recipe::Recipe;
+use pagelab_experiment::recipe::{Recipe, TrialPlace};
 use pagelab_experiment::resolve::{ExperimentOverrides, ResolvedExperiment};
 pub use pagelab_experiment::session::SessionFile;
 use pagelab_experiment::session::{ExperimentSession, SessionEnd};
@@ -52,6 +56,8 @@ Examples:
   pagelab run thp -o thp.pagelab          the whole experiment
   pagelab run thp -- ./server --bench     the same variants with your program
   pagelab run own.toml                    your recipe (docs/recipes.md)
+  pagelab run thp --place guest --kernel 6.1 --kernel 6.12
+                                          each variant with both kernels
   pagelab run --resume thp.pagelab        resume after Ctrl-C or a kill
 
 Each trial is written as soon as it ends. Settings are changed for a trial and restored after it; after kill \
@@ -108,6 +114,9 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 
+    #[command(flatten)]
+    guest: guest::GuestArgs,
+
     /// Run the variants of the recipe with this program
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -126,21 +135,30 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     let recipe =
         Recipe::parse(&origin, &text).map_err(|bad| Failure::new(FailureKind::BadInput, bad.to_string()))?;
     let resolved = resolve_recipe(args, recipe)?;
+    let is_guest = resolved.recipe.place == TrialPlace::Guest;
+    args.guest.check(args, is_guest)?;
     if args.dry_run {
         return print_plan(&resolved, args.json, args.model).map(|()| Exit::Success as u8);
     }
-    recipe_file::check_programs(&resolved)?;
+    let guests = is_guest.then(|| guest::find_guests(&args.guest, &resolved)).transpose()?;
+    if !is_guest {
+        recipe_file::check_programs(&resolved)?;
+    }
     let snapshot = read_snapshot();
     let started = manifest::current_moment();
     let file = args.output.run_file();
     let file = file.unwrap_or_else(|| NewRunFile::at(free_run_file_name(&resolved.plan.name)));
     let mut manifest = manifest::build_for_process("run", Some(resolved.plan.seed), started, &snapshot);
     manifest.machine.tlb = known_tlb(&snapshot.machine);
-    let swap = ExperimentSwap::with_dir(args.swap_dir.clone());
-    let (plan, has_model) = (&resolved.plan, args.model);
-    let experiment = HostExperiment { plan, resolved: &resolved, snapshot: &snapshot, swap, has_model };
     let NewRunFile { path, replaces } = &file;
-    experiment.run(path, SessionFile::New { path, replaces: *replaces, manifest: &manifest }, args.json)
+    let file = SessionFile::New { path, replaces: *replaces, manifest: &manifest };
+    let (plan, has_model) = (&resolved.plan, args.model);
+    if let Some(guests) = guests {
+        return guest::run_in_guests(args, (plan, &resolved), guests, (path, file), args.json);
+    }
+    let swap = ExperimentSwap::with_dir(args.swap_dir.clone());
+    let experiment = HostExperiment { plan, resolved: &resolved, snapshot: &snapshot, swap, has_model };
+    experiment.run(path, file, args.json)
 }
 
 /// Runs a recipe of the simulator, which has seeds instead of rounds.
@@ -149,6 +167,9 @@ fn run_simulated(args: &Args, origin: &str, text: &str) -> Result<u8, Failure> {
         return Err(usage_error(
             "this recipe is simulated: a program, --swap-dir, --model and --time-budget do not apply",
         ));
+    }
+    if args.guest.place.is_some() {
+        return Err(usage_error("this recipe is simulated: --place does not apply"));
     }
     let asked = RecipeOverrides { quick: args.quick, seeds: args.repeats, ..Default::default() };
     if args.dry_run {
@@ -173,7 +194,12 @@ fn print_plan(resolved: &ResolvedExperiment, json: bool, has_model: bool) -> Res
         expected_ns: expected.map(bounded_ns),
         at_most_ns: bounded_ns(at_most),
         missing: recipe.workloads.iter().map(host_place::missing_reason).collect(),
-        changes: variants.map(|variant| host_place::describe_changes(&site, variant)).collect(),
+        changes: match recipe.place {
+            TrialPlace::Host => {
+                variants.map(|variant| host_place::describe_changes(&site, variant)).collect()
+            }
+            TrialPlace::Guest => (0..variants.len()).map(|at| guest::describe(recipe, at)).collect(),
+        },
         commands: plan.schedule.iter().map(command).collect(),
         has_model,
     };
@@ -188,7 +214,8 @@ fn resolve_recipe(args: &Args, recipe: Recipe) -> Result<ResolvedExperiment, Fai
     let words = super::parse_command(&args.command)?;
     let command = (!words.is_empty()).then_some(words);
     let (quick, repeats, time_budget) = (args.quick, args.repeats, args.time_budget);
-    let overrides = ExperimentOverrides { quick, repeats, time_budget, command };
+    let of_guest = args.guest.overrides();
+    let overrides = ExperimentOverrides { quick, repeats, time_budget, command, ..of_guest };
     ResolvedExperiment::resolve(recipe, &overrides).map_err(|bad| usage_error(&bad.to_string()))
 }
 
@@ -235,6 +262,11 @@ pub fn resume(path: &Path, json: bool) -> Result<u8, Failure> {
         None => ResolvedExperiment::resolve(recipe, &ExperimentOverrides::default())
             .map_err(|error| bad(&error.to_string()))?,
     };
+    if let Some(args) = args.as_ref().filter(|_| resolved.recipe.place == TrialPlace::Guest) {
+        let guests = guest::find_guests(&args.guest, &resolved)?;
+        let file = SessionFile::Resumed(writer, &run);
+        return guest::run_in_guests(args, (plan, &resolved), guests, (path, file), json);
+    }
     recipe_file::check_programs(&resolved)?;
     let has_model = args.as_ref().is_some_and(|args| args.model);
     let swap = ExperimentSwap::with_dir(args.and_then(|args| args.swap_dir));
@@ -284,6 +316,7 @@ impl HostExperiment<'_> {
             site: GuardSite::live().map_err(|error| error.to_string()),
             machine: &machine,
             total_memory: total.unwrap_or(Bytes(0)),
+            reserve: Reserve::from_total_memory(total.unwrap_or(Bytes(0))),
             swap_file: swap.into(),
             resolved,
             stop_signal: &requested,
@@ -292,23 +325,33 @@ impl HostExperiment<'_> {
             peak_bytes: std::cell::RefCell::default(),
             model: if is_modelled { Some(&modelled) } else { None },
         };
-        let is_resumed = matches!(file, SessionFile::Resumed(..));
         let place = HostPlace::new(context, file.earlier_run());
-        let mut progress = RunProgress::new(plan);
-        let on_event = &mut |event: &SessionEvent<'_>| progress.report(event);
-        let session =
-            ExperimentSession { plan, place: &place, first_trial: None, stop: &requested, on_event };
-        let end = session.run(file);
-        progress.clear();
-        let resumed = is_resumed.then_some(path);
-        let end = end.map_err(|error| experiment_failure(&error, resumed))?;
-        if let Err(error) = &end.outcome {
-            return Err(experiment_failure(error, resumed));
-        }
-        let shown = report::show(path, json)?;
-        let command = if plan.origin == pagelab_tune::tuning::ORIGIN { "tune" } else { "run" };
-        Ok(print_end(path, command, &end, shown))
+        run_session(plan, &place, &requested, (path, file), json)
     }
+}
+
+/// Runs the remaining trials at their place, closes the file and prints the report.
+fn run_session(
+    plan: &Plan,
+    place: &dyn Place,
+    stop: StopRequest<'_>,
+    (path, file): (&Path, SessionFile<'_>),
+    json: bool,
+) -> Result<u8, Failure> {
+    let is_resumed = matches!(file, SessionFile::Resumed(..));
+    let mut progress = RunProgress::new(plan);
+    let on_event = &mut |event: &SessionEvent<'_>| progress.report(event);
+    let session = ExperimentSession { plan, place, first_trial: None, stop, on_event };
+    let end = session.run(file);
+    progress.clear();
+    let resumed = is_resumed.then_some(path);
+    let end = end.map_err(|error| experiment_failure(&error, resumed))?;
+    if let Err(error) = &end.outcome {
+        return Err(experiment_failure(error, resumed));
+    }
+    let shown = report::show(path, json)?;
+    let command = if plan.origin == pagelab_tune::tuning::ORIGIN { "tune" } else { "run" };
+    Ok(print_end(path, command, &end, shown))
 }
 
 /// Prints the processor's TLBs and its available counters, before anything is measured.

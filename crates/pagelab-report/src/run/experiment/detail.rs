@@ -276,7 +276,9 @@ fn is_unchanged(measure: &MeasureEffects, baseline: Option<usize>) -> bool {
 
 pub(super) fn write_hardware(output: &mut TextReport, run: &Run, effects: &ExperimentEffects) {
     let machine = &run.manifest.machine;
-    let is_known = [machine.caches.is_ok(), machine.tlb.is_ok()];
+    // The caches of this machine are not those that an emulated processor has.
+    let is_guest = run.experiment.as_ref().is_some_and(|experiment| experiment.plan.place == Plan::GUEST);
+    let is_known = [machine.caches.is_ok(), machine.tlb.is_ok()].map(|is_known| is_known && !is_guest);
     for ((name, text), _) in
         cache_and_tlb_facts(machine).into_iter().zip(is_known).filter(|(_, is_known)| *is_known)
     {

@@ -1,0 +1,473 @@
+//! `[guest]`: the disposable guest in which trials run, and the keys of a variant for it.
+
+use pagelab_model::Bytes;
+use pagelab_model::size::format_argument;
+
+use super::table_fields::{ProblemList, TableFields};
+use super::{Recipe, Variant, WorkloadCommand};
+use crate::gate::PAGELAB;
+use crate::recipe::variant::{PinPolicy, SupervisedPlan};
+
+/// The kernel of a guest if nothing else is said: the long-term kernel of the distribution.
+pub const KERNEL_DEFAULT: &str = "6.1";
+/// Memory of a guest, unless its workloads need more.
+const MEMORY_DEFAULT: Bytes = Bytes(1 << 30);
+/// Memory of a guest beside its workload and the workload's competitor.
+const MEMORY_BESIDE: Bytes = Bytes(256 << 20);
+/// Memory is given in multiples of this.
+const MEMORY_STEP: u64 = 32 << 20;
+/// Size of the disk, of which only what is written takes space on the host.
+const DISK_DEFAULT: Bytes = Bytes(8 << 30);
+const CPUS_MAX: u64 = 64;
+/// The key of the multi-generational LRU among the settings, which is no sysctl.
+pub const LRU_GEN: &str = "lru_gen";
+
+/// Where trials run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TrialPlace {
+    /// This machine.
+    #[default]
+    Host,
+    /// A disposable guest.
+    Guest,
+}
+
+/// The trials that share a boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BootPolicy {
+    /// None: each trial has its own.
+    Trial,
+    /// Those of one round that need the same guest.
+    Round,
+}
+
+/// The guest of an experiment (`[guest]`).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GuestTable {
+    /// Its kernels: a series such as 6.1, a package, or a path.
+    pub kernels: Vec<String>,
+    /// Memory.
+    pub memory: Option<Bytes>,
+    /// CPUs.
+    pub cpus: Option<u32>,
+    /// Words of the kernel's command line.
+    pub append: String,
+    /// Size of the swap disk.
+    pub swap: Option<Bytes>,
+    /// Size of the ext4 disk; `Some(0)`: none.
+    pub disk: Option<Bytes>,
+    /// The trials that share a boot.
+    pub boot: Option<BootPolicy>,
+    /// Sysctls, and `lru_gen`.
+    pub settings: Vec<(String, String)>,
+}
+
+/// The guest of a variant, where it differs from that of the experiment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GuestOverrides {
+    /// Kernel.
+    pub kernel: Option<String>,
+    /// Memory.
+    pub memory: Option<Bytes>,
+    /// Further words of the kernel's command line.
+    pub append: String,
+    /// Memory outside of ZONE_MOVABLE (kernelcore=).
+    pub kernelcore: Option<Bytes>,
+    /// Further sysctls.
+    pub settings: Vec<(String, String)>,
+}
+
+/// The guest that a variant needs. Trials that need the same one may share a boot.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RequiredGuest {
+    /// Kernel: a series, a package, or a path.
+    pub kernel: String,
+    /// Memory.
+    pub memory: Bytes,
+    /// Whether the memory is what the variant is about: then a guest out of memory is a result.
+    pub is_memory_varied: bool,
+    /// CPUs.
+    pub cpus: u32,
+    /// Words of the kernel's command line.
+    pub append: String,
+    /// Size of the swap disk.
+    pub swap: Option<Bytes>,
+    /// Size of the ext4 disk.
+    pub disk: Option<Bytes>,
+    /// Sysctls and `lru_gen`, which a trial sets and nothing restores.
+    pub settings: Vec<(String, String)>,
+}
+
+impl TrialPlace {
+    /// Words in a recipe and on the command line.
+    pub const NAMES: [(&'static str, TrialPlace); 2] =
+        [("host", TrialPlace::Host), ("guest", TrialPlace::Guest)];
+}
+
+impl BootPolicy {
+    const NAMES: [(&'static str, BootPolicy); 2] =
+        [("trial", BootPolicy::Trial), ("round", BootPolicy::Round)];
+}
+
+impl GuestOverrides {
+    /// Its keys and values for the report.
+    pub(super) fn list_settings(&self) -> Vec<(String, String)> {
+        let mut settings = Vec::new();
+        let mut push = |key: &str, value: Option<String>| {
+            settings.extend(value.map(|value| (key.to_owned(), value)));
+        };
+        push("kernel", self.kernel.clone());
+        push("memory", self.memory.map(format_argument));
+        push("kernelcore", self.kernelcore.map(format_argument));
+        push("append", Some(self.append.clone()).filter(|words| !words.is_empty()));
+        for (name, value) in &self.settings {
+            push(&format!("settings.{name}"), Some(value.clone()));
+        }
+        settings
+    }
+
+    /// The first key that it has.
+    fn first_key(&self) -> Option<String> {
+        self.list_settings().into_iter().next().map(|(key, _)| key)
+    }
+}
+
+impl Recipe {
+    /// The guest that a variant needs, whatever the workload: variants are compared in guests of one size.
+    pub fn required_guest(&self, variant: usize) -> RequiredGuest {
+        let (table, of_variant) = (&self.guest, self.variants.get(variant));
+        let own = of_variant.map(|variant| variant.guest.clone()).unwrap_or_default();
+        let kernelcore = own.kernelcore.map(|size| format!("kernelcore={}", format_argument(size)));
+        let append: Vec<&str> = [table.append.as_str(), own.append.as_str()]
+            .into_iter()
+            .chain(kernelcore.as_deref())
+            .filter(|words| !words.is_empty())
+            .collect();
+        let mut settings = table.settings.clone();
+        super::merge_options(&mut settings, &own.settings);
+        let needs_two = |variant: &Variant| variant.pin == Some(PinPolicy::Required);
+        let kernel = own.kernel.or_else(|| table.kernels.first().cloned());
+        RequiredGuest {
+            kernel: kernel.unwrap_or_else(|| KERNEL_DEFAULT.to_owned()),
+            memory: own.memory.or(table.memory).unwrap_or_else(|| self.default_guest_memory()),
+            is_memory_varied: own.memory.is_some(),
+            cpus: table.cpus.unwrap_or(if self.variants.iter().any(needs_two) { 2 } else { 1 }),
+            append: append.join(" "),
+            swap: table.swap,
+            disk: table.disk.or_else(|| self.default_guest_disk()).filter(|size| size.0 > 0),
+            settings,
+        }
+    }
+
+    /// Enough for the largest workload with its competitor, and at least [`MEMORY_DEFAULT`].
+    fn default_guest_memory(&self) -> Bytes {
+        let mut most = MEMORY_DEFAULT.0;
+        for (at, workload) in self.workloads.iter().enumerate() {
+            for (number, variant) in self.variants.iter().enumerate() {
+                if !self.is_combined(at, number) {
+                    continue;
+                }
+                let size = workload.memory_size(&variant.options).map_or(0, |size| size.0);
+                let hog = variant.hog.map_or(0, |hog| hog.size.0);
+                let sum = size.saturating_add(hog).saturating_add(MEMORY_BESIDE.0);
+                most = most.max(sum.div_ceil(MEMORY_STEP).saturating_mul(MEMORY_STEP));
+            }
+        }
+        Bytes(most)
+    }
+
+    /// A disk for workloads with files and for swap files: the other file systems of a guest are in memory.
+    fn default_guest_disk(&self) -> Option<Bytes> {
+        let has_files = self.workloads.iter().any(|workload| workload.has_option("folder"));
+        let swap = self.variants.iter().filter_map(|variant| variant.swap_limit).max().unwrap_or(Bytes(0));
+        let size = Bytes(DISK_DEFAULT.0.saturating_add(swap.0));
+        (has_files || swap.0 > 0).then_some(size)
+    }
+
+    /// Why trials cannot run at the place: keys that only a host or only a guest knows.
+    pub(crate) fn check_for_place(&self, place: TrialPlace, problems: &mut ProblemList) {
+        match place {
+            TrialPlace::Host => self.check_for_host(problems),
+            TrialPlace::Guest => self.check_for_guest(problems),
+        }
+    }
+
+    fn check_for_host(&self, problems: &mut ProblemList) {
+        for variant in &self.variants {
+            if let Some(key) = variant.guest.first_key() {
+                let text = format!("{key} is a property of a guest; hint: use --place guest");
+                variant.add_problem(problems, text);
+            }
+        }
+    }
+
+    fn check_for_guest(&self, problems: &mut ProblemList) {
+        for workload in &self.workloads {
+            let reason = match &workload.command {
+                WorkloadCommand::BuiltIn { .. } => None,
+                WorkloadCommand::External { .. } => Some("its program is not in the guest".to_owned()),
+                WorkloadCommand::Command { command, .. } => command.first().and_then(|program| {
+                    (program != PAGELAB).then(|| format!("{program} is not in the guest"))
+                }),
+            };
+            let hint = "a guest contains pagelab and its built-in workloads only";
+            if let Some(reason) = reason {
+                problems.add(workload.line.max(1), format!("workload {:?}: {reason}: {hint}", workload.name));
+            }
+            if let Some(file) = workload.files.first() {
+                let text = format!("workload {:?}: files: {file} is not in the guest", workload.name);
+                problems.add(workload.line.max(1), text);
+            }
+        }
+        for (at, variant) in self.variants.iter().enumerate() {
+            self.check_variant_for_guest(at, variant, problems);
+        }
+        for (at, kernel) in self.guest.kernels.iter().enumerate() {
+            if self.guest.kernels[..at].contains(kernel) {
+                problems.add(self.guest_line, format!("guest: kernel {kernel} is given twice"));
+            }
+        }
+    }
+
+    fn check_variant_for_guest(&self, at: usize, variant: &Variant, problems: &mut ProblemList) {
+        if let Some(SupervisedPlan::Plan(path)) = &variant.supervised_plan {
+            variant.add_problem(problems, format!("plan: the file {path} is not in the guest"));
+        }
+        let guest = self.required_guest(at);
+        if variant.pin == Some(PinPolicy::Required) && guest.cpus < 2 {
+            variant.add_problem(problems, "pin = true requires a guest with 2 CPUs; hint: use --cpus 2");
+        }
+        if let Some(kernelcore) = variant.guest.kernelcore.filter(|size| *size >= guest.memory) {
+            let (size, memory) = (format_argument(kernelcore), format_argument(guest.memory));
+            let text = format!("kernelcore: expected less than the guest's memory ({memory}), found {size}");
+            variant.add_problem(problems, text);
+        }
+        if variant.guest.kernel.is_some() && self.guest.kernels.len() > 1 {
+            let text =
+                "kernel: the experiment already compares kernels; hint: remove kernel or use one --kernel";
+            variant.add_problem(problems, text);
+        }
+    }
+
+    /// Compares kernels: each variant once with each kernel, and the baseline is that of the first. One
+    /// kernel is the kernel of all variants.
+    pub(crate) fn cross_kernels(&mut self) {
+        if self.guest.kernels.len() < 2 {
+            return;
+        }
+        let variants = std::mem::take(&mut self.variants);
+        for kernel in &self.guest.kernels {
+            self.variants.extend(variants.iter().map(|variant| variant.with_kernel(kernel, variants.len())));
+        }
+    }
+}
+
+impl Variant {
+    /// The variant with this kernel, named by it.
+    fn with_kernel(&self, kernel: &str, variants: usize) -> Variant {
+        let mut own = self.clone();
+        own.guest.kernel = Some(kernel.to_owned());
+        own.name = if variants == 1 { kernel.to_owned() } else { format!("{} {kernel}", self.name) };
+        own.settings.retain(|(key, _)| key != super::variant::NOTHING);
+        own.settings.insert(0, ("kernel".to_owned(), kernel.to_owned()));
+        own
+    }
+}
+
+/// `place = "guest"`, or this machine.
+pub(super) fn read_place(problems: &mut ProblemList, fields: &mut TableFields<'_>) -> TrialPlace {
+    fields.read_choice(problems, "place", &TrialPlace::NAMES).unwrap_or_default()
+}
+
+/// `[guest]`, and its line.
+pub(super) fn read_guest(problems: &mut ProblemList, fields: &mut TableFields<'_>) -> (GuestTable, usize) {
+    let line = fields.line_of("guest");
+    let Some(mut fields) = fields.read_table(problems, "guest") else { return (GuestTable::default(), line) };
+    let table = GuestTable {
+        kernels: fields.read_one_or_more(problems, "kernel"),
+        memory: fields.read_size(problems, "memory"),
+        cpus: fields.read_count(problems, "cpus", (1, CPUS_MAX)),
+        append: fields.read_string(problems, "append").unwrap_or_default(),
+        swap: fields.read_size(problems, "swap"),
+        disk: fields.read_size_or_none(problems, "disk"),
+        boot: fields.read_choice(problems, "boot", &BootPolicy::NAMES),
+        settings: read_settings(problems, &mut fields),
+    };
+    fields.report_unknown_keys(problems);
+    (table, line)
+}
+
+/// The keys of a variant for its guest.
+pub(super) fn read_overrides(problems: &mut ProblemList, fields: &mut TableFields<'_>) -> GuestOverrides {
+    GuestOverrides {
+        kernel: fields.read_string(problems, "kernel"),
+        memory: fields.read_size(problems, "memory"),
+        append: fields.read_string(problems, "append").unwrap_or_default(),
+        kernelcore: fields.read_size(problems, "kernelcore"),
+        settings: read_settings(problems, fields),
+    }
+}
+
+/// Names as `sysctl` prints them, with their values.
+fn read_settings(problems: &mut ProblemList, fields: &mut TableFields<'_>) -> Vec<(String, String)> {
+    let mut settings = Vec::new();
+    for (name, value, line) in fields.read_pairs(problems, "settings") {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        let is_sysctl = name.split('.').count() > 1 && name.split('.').all(|part| !part.is_empty());
+        let expected = match name.as_str() {
+            LRU_GEN if ["yes", "no", "y", "n", "0", "1"].contains(&value.as_str()) => None,
+            LRU_GEN => Some("true or false"),
+            _ if is_sysctl && name.chars().all(is_plain) && !value.chars().any(char::is_control) => None,
+            _ => Some("a sysctl such as \"vm.compaction_proactiveness\", or lru_gen"),
+        };
+        match expected {
+            Some(expected) => {
+                let key = fields.describe_key("settings");
+                problems.add(line, format!("{key}: expected {expected}, found {name} = {value:?}"));
+            }
+            None => settings.push((name, value)),
+        }
+    }
+    settings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resolve::{ExperimentOverrides, ResolvedExperiment};
+
+    const HEAD: &str = "name = \"t\"\nquestion = \"?\"\n[[workload]]\nbuilt_in = \"chase\"\n\
+                        options = { size = \"64M\" }\n";
+
+    fn in_guest() -> ExperimentOverrides {
+        ExperimentOverrides { place: Some(TrialPlace::Guest), ..ExperimentOverrides::default() }
+    }
+
+    fn resolve(text: &str, overrides: &ExperimentOverrides) -> Result<ResolvedExperiment, String> {
+        let recipe = Recipe::parse("x", text).map_err(|error| error.to_string())?;
+        ResolvedExperiment::resolve(recipe, overrides).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_guest_is_that_of_the_experiment_with_the_changes_of_the_variant() {
+        let text = format!(
+            "{HEAD}[guest]\nkernel = \"6.12\"\ncpus = 2\nappend = \"a=1\"\n\
+             settings = {{ \"vm.swappiness\" = 1 }}\n[[variant]]\nname = \"plain\"\n[[variant]]\nname = \"other\"\nmemory = \"2G\"\nappend = \"b\"\n\
+             kernelcore = \"512M\"\nkernel = \"6.1\"\n\
+             settings = {{ \"vm.swappiness\" = 60, lru_gen = false }}\n"
+        );
+        let resolved = resolve(&text, &in_guest()).unwrap();
+        assert_eq!(resolved.plan.place, "guest");
+        let plain = resolved.recipe.required_guest(0);
+        let settings = vec![("vm.swappiness".to_owned(), "1".to_owned())];
+        let expected = RequiredGuest {
+            kernel: "6.12".to_owned(),
+            memory: Bytes(1 << 30),
+            is_memory_varied: false,
+            cpus: 2,
+            append: "a=1".to_owned(),
+            swap: None,
+            disk: None,
+            settings,
+        };
+        assert_eq!(plain, expected);
+        let other = resolved.recipe.required_guest(1);
+        let words = "a=1 b kernelcore=512M";
+        assert_eq!((other.kernel.as_str(), other.append.as_str()), ("6.1", words));
+        assert_eq!((other.memory, other.is_memory_varied), (Bytes(2 << 30), true));
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(other.settings, [pair("vm.swappiness", "60"), pair("lru_gen", "no")]);
+        let of_plan: Vec<&str> =
+            resolved.plan.variants[1].settings.iter().map(|(key, _)| key.as_str()).collect();
+        let keys = ["kernel", "memory", "kernelcore", "append", "settings.lru_gen", "settings.vm.swappiness"];
+        assert_eq!(of_plan, keys);
+    }
+
+    #[test]
+    fn memory_holds_the_largest_workload_with_its_competitor() {
+        let text = format!(
+            "{HEAD}[[workload]]\nname = \"large\"\nbuilt_in = \"chase\"\noptions = {{ size = \"1G\" }}\n\
+             [[variant]]\nname = \"a\"\n[[variant]]\nname = \"b\"\nhog = {{ size = \"1G\" }}\n\
+             workloads = [\"chase\"]\n"
+        );
+        let recipe = resolve(&text, &in_guest()).unwrap().recipe;
+        // 64 MiB beside a competitor of 1 GiB are more than 1 GiB alone.
+        assert_eq!(recipe.required_guest(0).memory, Bytes((1024 + 64 + 256) << 20));
+        assert_eq!(recipe.required_guest(0).disk, None);
+        let files = text.replace("name = \"large\"\nbuilt_in = \"chase\"", "built_in = \"mmap-access\"");
+        assert_eq!(resolve(&files, &in_guest()).unwrap().recipe.required_guest(1).disk, Some(Bytes(8 << 30)));
+    }
+
+    #[test]
+    fn kernels_are_compared_by_variants() {
+        let text =
+            format!("{HEAD}[[variant]]\nname = \"base\"\n[[variant]]\nname = \"huge\"\nadvise = \"huge\"\n");
+        let kernels = vec!["6.1".to_owned(), "6.12".to_owned()];
+        let overrides = ExperimentOverrides { kernels: kernels.clone(), ..in_guest() };
+        let resolved = resolve(&text, &overrides).unwrap();
+        let names: Vec<&str> = resolved.plan.variants.iter().map(|variant| variant.name.as_str()).collect();
+        assert_eq!(names, ["base 6.1", "huge 6.1", "base 6.12", "huge 6.12"]);
+        assert_eq!(resolved.plan.baseline, Some(0));
+        assert_eq!(resolved.recipe.required_guest(3).kernel, "6.12");
+        let one = text.replace("[[variant]]\nname = \"huge\"\nadvise = \"huge\"\n", "");
+        let resolved = resolve(&one, &overrides).unwrap();
+        assert_eq!(resolved.plan.variants[1].name, "6.12");
+        assert_eq!(resolved.plan.variants[1].settings, [("kernel".to_owned(), "6.12".to_owned())]);
+        let single = ExperimentOverrides { kernels: kernels[1..].to_vec(), ..in_guest() };
+        let resolved = resolve(&one, &single).unwrap();
+        assert_eq!(
+            (resolved.plan.variants.len(), resolved.recipe.required_guest(0).kernel.as_str()),
+            (1, "6.12")
+        );
+    }
+
+    #[test]
+    fn all_that_a_guest_cannot_have_is_told_at_once() {
+        let text = "name = \"t\"\nquestion = \"?\"\n[[workload]]\nname = \"sort\"\n\
+                    command = [\"/bin/sort\"]\n\
+                    files = [\"x\"]\n[[workload]]\nname = \"own\"\ncommand = [\"pagelab\", \"frag\"]\n\
+                    [guest]\nkernel = [\"6.1\", \"6.1\"]\ncpus = 1\n\
+                    [[variant]]\nname = \"a\"\npin = true\nplan = \"x.toml\"\n\
+                    [[variant]]\nname = \"b\"\nkernelcore = \"2G\"\nmemory = \"1G\"\nkernel = \"5\"\n";
+        let said = resolve(text, &in_guest()).unwrap_err();
+        for line in [
+            "x:3: workload \"sort\": /bin/sort is not in the guest: a guest contains pagelab",
+            "x:3: workload \"sort\": files: x is not in the guest",
+            "guest: kernel 6.1 is given twice",
+            "variant \"a\": plan: the file x.toml is not in the guest",
+            "variant \"a\": pin = true requires a guest with 2 CPUs",
+            "variant \"b\": kernelcore: expected less than the guest's memory (1G), found 2G",
+            "variant \"b\": kernel: the experiment already compares kernels",
+        ] {
+            assert!(said.contains(line), "{line}\n{said}");
+        }
+        assert_eq!(said.lines().count(), 7, "{said}");
+        let on_host =
+            resolve(&text.replace("pin = true\nplan = \"x.toml\"", ""), &ExperimentOverrides::default());
+        assert!(
+            on_host
+                .unwrap_err()
+                .contains("variant \"b\": kernel is a property of a guest; hint: use --place")
+        );
+    }
+
+    #[test]
+    fn wrong_values_name_key_and_line() {
+        for (keys, said) in [
+            ("place = \"moon\"\n", "place: expected one of host, guest, found \"moon\""),
+            ("[guest]\nboot = \"never\"\n", "guest: boot: expected one of trial, round"),
+            ("[guest]\nkernel = 6\n", "guest: kernel: expected a string or a list of strings"),
+            ("[guest]\nsettings = { swappiness = 1 }\n", "settings: expected a sysctl such as"),
+            ("[guest]\nsettings = { \"vm..x\" = 1 }\n", "settings: expected a sysctl such as"),
+            ("[guest]\nsettings = { lru_gen = 5 }\n", "settings: expected true or false, found lru_gen"),
+            ("[guest]\nmemory_limit = \"1G\"\n", "guest: "),
+        ] {
+            let text = format!(
+                "{}[[variant]]\nname = \"a\"\n",
+                HEAD.replace("[[workload]]", &format!("{keys}[[workload]]"))
+            );
+            let error = Recipe::parse("x", &text).unwrap_err().to_string();
+            assert!(error.contains(said), "{keys}: {error}");
+        }
+    }
+}

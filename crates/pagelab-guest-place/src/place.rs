@@ -1,0 +1,337 @@
+//! The place: guests of the variants, boots for groups of trials, and what comes back.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ffi::OsString;
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use pagelab_experiment::checksum::{self, CHECKSUM_EVENT, ChecksumState, ChecksumTable};
+use pagelab_experiment::engine::StopRequest;
+use pagelab_experiment::place::{
+    EventSink, FinishedTrial, GroupEvent, LossKind, LostTrial, Place, PlaceEvent,
+};
+use pagelab_experiment::recipe::{BootPolicy, RequiredGuest};
+use pagelab_experiment::resolve::ResolvedExperiment;
+use pagelab_guest::boot::{GuestPlan, run_guest};
+use pagelab_guest::config::GuestConfig;
+use pagelab_guest::job::{CgroupConfig, CgroupVersion, JobStep, WORK_DIR};
+use pagelab_guest::kernel::GuestKernel;
+use pagelab_guest::outcome::GuestOutcome;
+use pagelab_model::experiment::{Plan, ScheduleSlot, TrialEnd, TrialRole};
+use pagelab_model::run::Run;
+use pagelab_model::size::format_exact;
+use pagelab_model::{Bytes, FailureKind};
+use pagelab_runfile::Error;
+
+use crate::boot_observer::BootObserver;
+use crate::trial_end;
+
+/// Kind of the event that describes a guest.
+const GUEST_EVENT: &str = "guest";
+/// Below this size the kernel disables transparent huge pages (docs/guests.md).
+const THP_MEMORY_MIN: Bytes = Bytes(608 << 20);
+/// The recipe in the guest; the first step of each job writes it.
+const RECIPE_NAME: &str = "recipe.toml";
+/// Time of a boot, for the estimate of the first trials.
+const BOOT_TIME: Duration = Duration::from_secs(5);
+/// Time beside the time limits of the trials of a boot: their settings, fragmentation, a disk.
+const GRACE: Duration = Duration::from_secs(120);
+
+/// The guest of a variant, with its kernel found.
+#[derive(Clone, Debug)]
+pub struct VariantGuest {
+    /// What the recipe requires.
+    pub required: RequiredGuest,
+    /// Its kernel.
+    pub kernel: GuestKernel,
+}
+
+impl VariantGuest {
+    /// Its configuration.
+    pub fn config(&self) -> GuestConfig {
+        let RequiredGuest { memory, cpus, append, swap, disk, .. } = self.required.clone();
+        let cgroup = Some(CgroupConfig { version: CgroupVersion::V2, limit_bytes: None });
+        GuestConfig { memory, cpus, nodes: 1, append, swap, disk, cgroup }
+    }
+
+    /// `guest with Linux 6.1.0-56-cloud-amd64, 1 GiB, 1 CPU`
+    pub fn describe(&self) -> String {
+        let RequiredGuest { memory, cpus, append, swap, .. } = &self.required;
+        let plural = if *cpus == 1 { "" } else { "s" };
+        let mut text = format!(
+            "guest with Linux {}, {}, {cpus} CPU{plural}",
+            self.kernel.release,
+            format_exact(*memory)
+        );
+        if let Some(swap) = swap {
+            text.push_str(&format!(", swap {}", format_exact(*swap)));
+        }
+        if !append.is_empty() {
+            text.push_str(&format!(", {append}"));
+        }
+        text
+    }
+}
+
+/// How guests are run, and how the experiment is repeated in them.
+#[derive(Clone, Debug)]
+pub struct GuestRunner {
+    /// QEMU's name or path.
+    pub qemu: PathBuf,
+    /// The program that becomes PID 1; `None` is the one that runs.
+    pub program: Option<PathBuf>,
+    /// Guests at the same time.
+    pub lanes: NonZero<usize>,
+    /// The command line of a trial in the guest up to its recipe, and after its options: the changes of the
+    /// recipe.
+    pub trial_command: [Vec<OsString>; 2],
+}
+
+/// Guests as a place.
+pub struct GuestPlace<'p> {
+    resolved: &'p ResolvedExperiment,
+    /// By variant.
+    guests: Vec<VariantGuest>,
+    runner: GuestRunner,
+    stop: StopRequest<'p>,
+    checksums: Mutex<ChecksumTable>,
+    /// Descriptions of guests in the file of an earlier session.
+    earlier_guests: BTreeSet<String>,
+}
+
+impl<'p> GuestPlace<'p> {
+    /// The place, with the guest of each variant. `earlier_run` is the file as found, if it is resumed.
+    pub fn new(
+        resolved: &'p ResolvedExperiment,
+        guests: Vec<VariantGuest>,
+        runner: GuestRunner,
+        stop: StopRequest<'p>,
+        earlier_run: Option<&Run>,
+    ) -> GuestPlace<'p> {
+        let events = earlier_run.map_or(&[][..], |run| &run.events);
+        let earlier_guests = events.iter().filter(|event| event.kind == GUEST_EVENT);
+        GuestPlace {
+            resolved,
+            guests,
+            runner,
+            stop,
+            checksums: Mutex::new(ChecksumTable::from_run(earlier_run)),
+            earlier_guests: earlier_guests.map(|event| event.text.clone()).collect(),
+        }
+    }
+
+    fn plan(&self) -> &'p Plan {
+        &self.resolved.plan
+    }
+
+    fn slot(&self, slot: usize) -> Result<ScheduleSlot, LostTrial> {
+        self.plan()
+            .schedule
+            .get(slot)
+            .ok_or_else(|| LostTrial::by_defect(format!("the plan has no slot {slot}")))
+    }
+
+    fn guest_of(&self, slot: usize) -> Result<&VariantGuest, LostTrial> {
+        let variant = self.slot(slot)?.variant;
+        self.guests
+            .get(variant)
+            .ok_or_else(|| LostTrial::by_defect(format!("variant {variant} has no guest")))
+    }
+
+    /// Whether two slots may share a boot.
+    fn shares_boot(&self, first: usize, second: usize) -> bool {
+        let (Ok(one), Ok(other)) = (self.slot(first), self.slot(second)) else { return false };
+        let is_same_round =
+            one.round == other.round && (one.role == TrialRole::WarmUp) == (other.role == TrialRole::WarmUp);
+        let required = |slot: ScheduleSlot| self.guests.get(slot.variant).map(|guest| &guest.required);
+        is_same_round && required(one) == required(other)
+    }
+
+    /// The command line of a trial in its guest.
+    fn trial_words(&self, slot: ScheduleSlot) -> Vec<OsString> {
+        let [before, after] = &self.runner.trial_command;
+        let mut words = before.clone();
+        words.push(RECIPE_NAME.into());
+        for (name, value) in [
+            ("--workload", slot.workload.to_string()),
+            ("--variant", slot.variant.to_string()),
+            ("--role", slot.role.slug().to_owned()),
+        ] {
+            words.extend([OsString::from(name), value.into()]);
+        }
+        words.extend(after.iter().cloned());
+        words
+    }
+
+    /// The job of a boot: the recipe, and a step for each trial.
+    fn boot_plan(&self, slots: &[usize]) -> Result<GuestPlan, LostTrial> {
+        let first = slots.first().copied().unwrap_or(usize::MAX);
+        let guest = self.guest_of(first)?;
+        let recipe =
+            JobStep::Write { path: format!("{WORK_DIR}/{RECIPE_NAME}"), text: self.plan().recipe.clone() };
+        let (mut steps, mut time) = (vec![recipe], GRACE);
+        for &slot in slots {
+            let slot = self.slot(slot)?;
+            steps.push(JobStep::Pagelab(self.trial_words(slot)));
+            time += self.resolved.time_limit(slot.workload) + GRACE;
+        }
+        let mut plan = GuestPlan::new(guest.kernel.clone(), guest.config(), steps);
+        plan.qemu.clone_from(&self.runner.qemu);
+        plan.program.clone_from(&self.runner.program);
+        plan.timeouts.total = plan.timeouts.first_line + time;
+        Ok(plan)
+    }
+
+    /// Boots a guest for these slots, and returns how many of them have ended; the last one may be lost.
+    fn boot_for(
+        &self,
+        slots: &[usize],
+        keep_going: &mut dyn FnMut(u32) -> bool,
+        report: &mut dyn FnMut(GroupEvent) -> bool,
+    ) -> Result<usize, LostTrial> {
+        let plan = self.boot_plan(slots)?;
+        let is_memory_varied = self.guest_of(slots[0])?.required.is_memory_varied;
+        let stop_signal = || (self.stop)();
+        let mut observer = BootObserver::new(slots, is_memory_varied, keep_going, report, &stop_signal);
+        observer.start_first();
+        let outcome = run_guest(&plan, &mut observer);
+        let ended = observer.ended;
+        match outcome {
+            Ok(GuestOutcome::Completed(_)) => Ok(slots.len()),
+            Ok(GuestOutcome::Lost(lost)) => {
+                let Some(&slot) = slots.get(ended) else { return Ok(ended) };
+                report(GroupEvent::Ended(Box::new(trial_end::of_lost_guest(slot, &lost, is_memory_varied))));
+                Ok(ended + 1)
+            }
+            // The host requested it.
+            Err(failure) if matches!(failure.kind(), FailureKind::Stopped(_)) => Ok(slots.len()),
+            Err(failure) => Err(LostTrial { kind: LossKind::NotAvailable, reason: failure.to_string() }),
+        }
+    }
+
+    /// Compares the checksum of a trial with those of the trials before, as a host does.
+    fn check_events(&self, finished: &mut FinishedTrial) {
+        let mut checksums = self.checksums.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = &mut finished.trial.end;
+        finished.events.retain(|event| {
+            let Some((command, sum)) = checksum::parse(&event.text).filter(|_| event.kind == CHECKSUM_EVENT)
+            else {
+                return true;
+            };
+            match checksums.check(command, sum) {
+                ChecksumState::New => true,
+                ChecksumState::Known => false,
+                ChecksumState::Differs(why) => {
+                    *end = TrialEnd::InvalidResult(why);
+                    false
+                }
+            }
+        });
+    }
+}
+
+impl Place for GuestPlace<'_> {
+    fn check_plan(&self, plan: &Plan) -> Result<(), String> {
+        if plan.is_cut_of(self.plan()) {
+            return Ok(());
+        }
+        let text = "this version builds a different plan from its recipe; hint: use the version that started \
+            it, or start a new run";
+        Err(text.to_owned())
+    }
+
+    fn lanes(&self, due: usize) -> NonZero<usize> {
+        // The end of an experiment by looks or a budget is decided at the end of a round.
+        let most = if self.plan().early_end.is_some() { 1 } else { due.max(1) };
+        self.runner.lanes.min(NonZero::new(most).unwrap_or(NonZero::<usize>::MIN))
+    }
+
+    fn shared(&self) -> Option<&(dyn Place + Sync)> {
+        Some(self)
+    }
+
+    fn prepare(&self, due: &[usize], report: EventSink<'_>) -> Result<(), Error> {
+        let variants: BTreeSet<usize> =
+            due.iter().filter_map(|slot| Some(self.slot(*slot).ok()?.variant)).collect();
+        let mut described = self.earlier_guests.clone();
+        for variant in variants {
+            let Some(guest) = self.guests.get(variant) else { continue };
+            let description = guest.describe();
+            if !described.insert(description.clone()) {
+                continue;
+            }
+            if !self.earlier_guests.is_empty() {
+                let text = format!("new in this run: {description}");
+                report(PlaceEvent { kind: "kernel", text, is_note: true })?;
+            }
+            report(PlaceEvent { kind: GUEST_EVENT, text: description, is_note: true })?;
+            if guest.required.memory < THP_MEMORY_MIN {
+                let (name, least) = (&self.plan().variants[variant].name, format_exact(THP_MEMORY_MIN));
+                let text =
+                    format!("{name}: a guest below {least} has no transparent huge pages (docs/guests.md)");
+                report(PlaceEvent { kind: GUEST_EVENT, text, is_note: true })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn carry_out(
+        &self,
+        slot: usize,
+        keep_going: &mut dyn FnMut(u32) -> bool,
+    ) -> Result<FinishedTrial, LostTrial> {
+        let mut ended = None;
+        self.carry_out_group(&[slot], keep_going, &mut |event| {
+            if let GroupEvent::Ended(finished) = event {
+                ended = Some(*finished);
+            }
+            true
+        })?;
+        let stopped = || FinishedTrial::from(trial_end::with_end(slot, TrialEnd::Stopped));
+        Ok(ended.unwrap_or_else(stopped))
+    }
+
+    fn take_group(&self, due: &mut VecDeque<usize>) -> Vec<usize> {
+        let Some(first) = due.pop_front() else { return Vec::new() };
+        let mut group = vec![first];
+        if self.resolved.recipe.guest.boot == Some(BootPolicy::Round) {
+            due.retain(|&slot| {
+                let is_shared = self.shares_boot(first, slot);
+                if is_shared {
+                    group.push(slot);
+                }
+                !is_shared
+            });
+        }
+        group
+    }
+
+    fn carry_out_group(
+        &self,
+        group: &[usize],
+        keep_going: &mut dyn FnMut(u32) -> bool,
+        report: &mut dyn FnMut(GroupEvent) -> bool,
+    ) -> Result<(), LostTrial> {
+        let mut report = |event: GroupEvent| match event {
+            GroupEvent::Ended(mut finished) => {
+                self.check_events(&mut finished);
+                report(GroupEvent::Ended(finished))
+            }
+            started => report(started),
+        };
+        let mut left = group;
+        // The trials after a lost one get another guest.
+        while !left.is_empty() && keep_going(0) {
+            let ended = self.boot_for(left, keep_going, &mut report)?;
+            left = left.get(ended..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    fn expected_time(&self, slot: usize) -> Option<Duration> {
+        let workload = self.slot(slot).ok()?.workload;
+        Some(self.resolved.recipe.workloads.get(workload)?.duration? + BOOT_TIME)
+    }
+}

@@ -1,0 +1,238 @@
+//! `pagelab run --place guest`: trials in disposable guests.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+
+use pagelab_command::progress::{CommandStatus, StatusEnd};
+use pagelab_command::setup_progress::SetupProgress;
+use pagelab_experiment::recipe::{Recipe, TrialPlace};
+use pagelab_experiment::resolve::{ExperimentOverrides, ResolvedExperiment};
+use pagelab_experiment::session::SessionFile;
+use pagelab_guest::boot::QEMU;
+use pagelab_guest::kernel::GuestKernel;
+use pagelab_guest::kernel_setup::set_up_kernel;
+use pagelab_guest_place::{GuestPlace, GuestRunner, VariantGuest};
+use pagelab_model::Bytes;
+use pagelab_model::experiment::Plan;
+use pagelab_model::size::{self, format_argument, format_exact};
+use pagelab_packages::program;
+use pagelab_study::session::watch_signals;
+
+use super::Args;
+use crate::cmd::guest::{memory, open_cache};
+use crate::cmd::usage_error;
+use crate::exit::{Failure, FailureKind};
+use crate::output;
+use crate::value_parsers::{Choice, choice, parse_bounded};
+
+const HEADING: &str = "Guests (docs/guests.md)";
+
+const PLACES: [Choice<TrialPlace>; 2] = [
+    (&["host"], "This machine", TrialPlace::Host),
+    (&["guest"], "A disposable QEMU guest for each trial", TrialPlace::Guest),
+];
+
+/// Options of guests.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct GuestArgs {
+    /// Where trials run [default: the recipe's]
+    #[arg(long, value_name = "PLACE", help_heading = HEADING, value_parser = choice(&PLACES))]
+    pub place: Option<TrialPlace>,
+    /// Kernel: a series such as 6.1, a package, or the path of a vmlinuz; given
+    /// several times, each variant runs with each kernel [default: the recipe's]
+    #[arg(long, value_name = "SERIES|PACKAGE|PATH", help_heading = HEADING)]
+    kernel: Vec<String>,
+    /// Directory with modules.dep, for kernels given by path
+    #[arg(long, value_name = "DIR", help_heading = HEADING)]
+    modules: Option<PathBuf>,
+    /// Memory of each guest [default: the recipe's, else enough for its workloads]
+    #[arg(long, value_name = "SIZE", help_heading = HEADING, value_parser = size::parse)]
+    memory: Option<Bytes>,
+    /// CPUs of each guest; a single QEMU thread emulates all of them [default: 1]
+    #[arg(long, value_name = "N", help_heading = HEADING, value_parser = parse_bounded::<u32, 1, 64>)]
+    cpus: Option<u32>,
+    /// Guests at the same time [default: one for each CPU, if memory suffices]
+    #[arg(long, value_name = "N", help_heading = HEADING, value_parser = parse_bounded::<usize, 1, 64>)]
+    lanes: Option<usize>,
+    /// QEMU binary
+    #[arg(long, value_name = "PROGRAM", help_heading = HEADING)]
+    qemu: Option<PathBuf>,
+    /// Kernel cache directory [default: $XDG_CACHE_HOME/pagelab or ~/.cache/pagelab]
+    #[arg(long, value_name = "DIR", help_heading = HEADING)]
+    cache: Option<PathBuf>,
+}
+
+impl GuestArgs {
+    /// The changes of a recipe.
+    pub fn overrides(&self) -> ExperimentOverrides {
+        ExperimentOverrides {
+            place: self.place,
+            kernels: self.kernel.clone(),
+            guest_memory: self.memory,
+            guest_cpus: self.cpus,
+            ..ExperimentOverrides::default()
+        }
+    }
+
+    /// Checks that options and place fit.
+    pub fn check(&self, args: &Args, is_guest: bool) -> Result<(), Failure> {
+        let of_guest = [
+            ("--kernel", !self.kernel.is_empty()),
+            ("--modules", self.modules.is_some()),
+            ("--memory", self.memory.is_some()),
+            ("--cpus", self.cpus.is_some()),
+            ("--lanes", self.lanes.is_some()),
+            ("--qemu", self.qemu.is_some()),
+        ];
+        let of_host = [("--swap-dir", args.swap_dir.is_some()), ("--model", args.model)];
+        match is_guest {
+            true => refuse(&of_host, "does not apply to guests"),
+            false => refuse(&of_guest, "requires --place guest"),
+        }
+    }
+
+    /// The same options for the trial in the guest.
+    fn to_words(&self) -> Vec<OsString> {
+        let kernels = self.kernel.iter().flat_map(|kernel| ["--kernel".into(), OsString::from(kernel)]);
+        let memory = self.memory.map(|size| ["--memory".into(), OsString::from(format_argument(size))]);
+        let cpus = self.cpus.map(|cpus| ["--cpus".into(), OsString::from(cpus.to_string())]);
+        kernels.chain(memory.into_iter().flatten()).chain(cpus.into_iter().flatten()).collect()
+    }
+}
+
+fn refuse(options: &[(&str, bool)], reason: &str) -> Result<(), Failure> {
+    match options.iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => Err(usage_error(&format!("{option} {reason}"))),
+        None => Ok(()),
+    }
+}
+
+/// Describes the guest of a variant before its kernel is found.
+pub fn describe(recipe: &Recipe, variant: usize) -> Vec<String> {
+    let guest = recipe.required_guest(variant);
+    let plural = if guest.cpus == 1 { "" } else { "s" };
+    let mut text = format!(
+        "a guest with kernel {}, {}, {} CPU{plural}",
+        guest.kernel,
+        format_exact(guest.memory),
+        guest.cpus
+    );
+    for (name, size) in [("swap", guest.swap), ("disk", guest.disk)] {
+        text.push_str(&size.map_or_else(String::new, |size| format!(", {name} {}", format_exact(size))));
+    }
+    if !guest.append.is_empty() {
+        text.push_str(&format!(", {}", guest.append));
+    }
+    let settings = guest.settings.iter().map(|(name, value)| format!("{name} = {value}"));
+    if let Some(settings) = settings.reduce(|all, next| format!("{all}, {next}")) {
+        text.push_str(&format!(", set to {settings}"));
+    }
+    vec![text]
+}
+
+/// Guests of the variants, and how many of them run at the same time.
+pub struct FoundGuests {
+    guests: Vec<VariantGuest>,
+    lanes: NonZero<usize>,
+}
+
+/// Finds QEMU and the kernels, which are downloaded if need be, and checks all guests before the first boot.
+/// The error lists all problems.
+pub fn find_guests(args: &GuestArgs, resolved: &ResolvedExperiment) -> Result<FoundGuests, Failure> {
+    let qemu = args.qemu.clone().unwrap_or_else(|| QEMU.into());
+    program::find_program(&qemu).ok_or_else(|| {
+        let message = format!("cannot find {}; hint: apt-get install qemu-system-x86", qemu.display());
+        Failure::new(FailureKind::NotAvailable, message)
+    })?;
+    let kernels = find_kernels(args, &resolved.recipe)?;
+    let mut problems = Vec::new();
+    let mut guests = Vec::new();
+    for (at, variant) in resolved.recipe.variants.iter().enumerate() {
+        let required = resolved.recipe.required_guest(at);
+        let Some(kernel) = kernels.get(&required.kernel) else { continue };
+        let guest = VariantGuest { required, kernel: kernel.clone() };
+        let config = guest.config();
+        let modules = || guest.kernel.module_files(&config.required_modules());
+        let problem = config.check().err().or_else(|| modules().err().map(|failure| failure.to_string()));
+        problems.extend(problem.map(|why| format!("variant {:?}: {why}", variant.name)));
+        guests.push(guest);
+    }
+    if !problems.is_empty() {
+        return Err(usage_error(&problems.join("\n")));
+    }
+    let largest = guests.iter().map(|guest| guest.required.memory).max().unwrap_or(Bytes(0));
+    let lanes = memory::count_lanes(largest, args.lanes.and_then(NonZero::new));
+    let lanes = lanes.map_err(|why| Failure::new(FailureKind::NotAvailable, why))?;
+    Ok(FoundGuests { guests, lanes })
+}
+
+/// The kernels of all variants, by the words that select them.
+fn find_kernels(args: &GuestArgs, recipe: &Recipe) -> Result<BTreeMap<String, GuestKernel>, Failure> {
+    let mut told = SetupProgress::start(false)?;
+    let mut kernels: BTreeMap<String, GuestKernel> = BTreeMap::new();
+    let mut problems: Vec<Failure> = Vec::new();
+    for at in 0..recipe.variants.len() {
+        let selector = recipe.required_guest(at).kernel;
+        if kernels.contains_key(&selector) {
+            continue;
+        }
+        let found = if selector.contains('/') || Path::new(&selector).is_file() {
+            GuestKernel::open(Path::new(&selector), args.modules.as_deref())
+        } else {
+            let cache = open_cache(args.cache.as_ref())?;
+            cache.find_kernel(&selector).map_or_else(|| set_up_kernel(&cache, &selector, &mut told), Ok)
+        };
+        match found {
+            Ok(kernel) => {
+                let twin = kernels.iter().find(|(_, known)| known.image == kernel.image);
+                if let Some((known, _)) = twin {
+                    let text = format!("kernels {known} and {selector} are the same: {}", kernel.release);
+                    problems.push(usage_error(&text));
+                }
+                kernels.insert(selector, kernel);
+            }
+            Err(failure) if matches!(failure.kind(), FailureKind::Stopped(_)) => {
+                return Err(output::exit_if_stopped(failure));
+            }
+            Err(failure) => problems.push(failure),
+        }
+    }
+    let Some(first) = problems.first() else { return Ok(kernels) };
+    let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    Err(Failure::new(first.kind(), texts.join("\n")))
+}
+
+/// Runs the remaining trials of the plan in guests.
+pub fn run_in_guests(
+    args: &Args,
+    (plan, resolved): (&Plan, &ResolvedExperiment),
+    found: FoundGuests,
+    (path, file): (&Path, SessionFile<'_>),
+    json: bool,
+) -> Result<u8, Failure> {
+    let stop = watch_signals()?;
+    let _status = CommandStatus::start(format!("preparing {}", plan.name), StatusEnd::Unknown);
+    let requested = || stop.signal();
+    let mut options: Vec<OsString> = args.guest.to_words();
+    if args.quick {
+        options.push("--quick".into());
+    }
+    if let Some(repeats) = args.repeats {
+        options.extend(["--repeats".into(), OsString::from(repeats.to_string())]);
+    }
+    if !args.command.is_empty() {
+        options.push("--".into());
+        options.extend(args.command.iter().cloned());
+    }
+    output::print_note("guests    emulated (QEMU TCG): times are about ten times those of hardware");
+    let runner = GuestRunner {
+        qemu: args.guest.qemu.clone().unwrap_or_else(|| QEMU.into()),
+        program: None,
+        lanes: found.lanes,
+        trial_command: [vec!["trial".into()], options],
+    };
+    let place = GuestPlace::new(resolved, found.guests, runner, &requested, file.earlier_run());
+    super::run_session(plan, &place, &requested, (path, file), json)
+}

@@ -1,0 +1,291 @@
+//! Tests of `pagelab run --place guest`, whichever process dies, with a stand-in for QEMU and without a boot.
+#![allow(clippy::unwrap_used)] // a test's helpers may fail where they stand
+
+#[path = "fake_guest/stand_in.rs"]
+#[allow(dead_code, reason = "the other tests use more of it")]
+mod stand_in;
+
+use std::fs;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use pagelab_experiment::trial_report;
+use pagelab_guest::message::{AgentMessage, StepExit};
+use pagelab_model::experiment::{BetterDirection, Measure, Trial, TrialEnd, measures};
+use pagelab_model::run::{RunEnd, Unit};
+use pagelab_runfile::read_run_file;
+use serde_json::Value;
+use stand_in::{Stage, hello, is_gone_within, packets, started, texts};
+
+/// Four trials: two rounds of two variants, which need different guests.
+const RECIPE: &str = "name = \"t\"\nquestion = \"?\"\nrepeats = 2\nwarm_up = 0\ntwins = false\n\
+                      place = \"guest\"\n[[workload]]\nbuilt_in = \"chase\"\noptions = { size = \"8M\" }\n\
+                      [[variant]]\nname = \"plain\"\n\
+                      [[variant]]\nname = \"zone\"\nkernelcore = \"512M\"\n";
+
+/// Counts the boots.
+const COUNTS: &str = "echo x >> boots";
+/// Sends the report of a trial, and stays until it is killed.
+const ANSWERS: &str = "cat said >&$line; exec sleep 600";
+
+/// What the agent says in a boot that carries out one trial: the step that writes the recipe, and the trial.
+fn boot_of(step: Vec<AgentMessage>) -> Vec<u8> {
+    let ended = AgentMessage::StepEnded(StepExit::Code(0));
+    let written = vec![AgentMessage::StepStarted(0), ended];
+    packets(&[vec![hello()], written, step, vec![AgentMessage::JobDone]].concat())
+}
+
+fn trial_step(report: Vec<u8>, end: StepExit) -> Vec<AgentMessage> {
+    vec![AgentMessage::StepStarted(1), AgentMessage::Stdout(report), AgentMessage::StepEnded(end)]
+}
+
+fn report() -> Vec<u8> {
+    let wall = Measure::new(measures::WALL, Unit::NANOSECONDS, BetterDirection::Lower, Ok(1e9), "clock");
+    trial_report::encode(&Trial { measures: vec![wall], ..Trial::new(0, 0) }.into())
+}
+
+fn stage(script: &str) -> Stage {
+    let stage = Stage::new(&format!("{COUNTS}; {script}"));
+    stage.put("said", &boot_of(trial_step(report(), StepExit::Code(0))));
+    stage.put("t.toml", RECIPE.as_bytes());
+    stage
+}
+
+/// `pagelab run` with the stand-in, one guest at a time.
+fn command(stage: &Stage, words: &[&str]) -> Command {
+    let mut command = Command::new(stand_in::binary());
+    command.arg("run").args(words).current_dir(stage.folder.path());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    pagelab_sys::spawn::reset_signals(&mut command);
+    pagelab_sys::spawn::die_with_parent(&mut command);
+    fs::create_dir_all(stage.path("tmp")).unwrap();
+    command.env("TMPDIR", stage.path("tmp"));
+    command
+}
+
+const GUEST: [&str; 12] = [
+    "t.toml",
+    "--kernel",
+    "./vmlinuz",
+    "--modules",
+    ".",
+    "--qemu",
+    "./qemu",
+    "--lanes",
+    "1",
+    "-o",
+    "t.pagelab",
+    "--json",
+];
+
+fn run(stage: &Stage, words: &[&str]) -> Output {
+    started(&mut command(stage, words)).wait_with_output().unwrap()
+}
+
+fn boots(stage: &Stage) -> usize {
+    fs::read_to_string(stage.path("boots")).unwrap_or_default().lines().count()
+}
+
+fn ends(stage: &Stage) -> Vec<TrialEnd> {
+    let run = read_run_file(&stage.path("t.pagelab")).unwrap();
+    let mut trials = run.experiment.unwrap().trials;
+    trials.sort_by_key(|trial| trial.slot);
+    trials.iter().map(|trial| trial.end.clone()).collect()
+}
+
+#[test]
+fn each_trial_has_a_guest_and_comes_back_whole() {
+    let stage = stage(ANSWERS);
+    let (code, stdout, stderr) = texts(&run(&stage, &GUEST));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(serde_json::from_str::<Value>(&stdout).is_ok() && stdout.contains("\"place\": \"guest\""));
+    assert_eq!(ends(&stage), vec![TrialEnd::Done; 4]);
+    assert_eq!(boots(&stage), 4);
+    let run = read_run_file(&stage.path("t.pagelab")).unwrap();
+    let experiment = run.experiment.unwrap();
+    let settings = &experiment.plan.variants[1].settings;
+    assert!(settings.contains(&("kernelcore".to_owned(), "512M".to_owned())), "{settings:?}");
+    for trial in &experiment.trials {
+        assert_eq!(trial.measures[0].value, Ok(1e9));
+        assert!(trial.ended_ns > trial.began_ns);
+    }
+    let guests: Vec<&str> =
+        run.events.iter().filter(|of| of.kind == "guest").map(|of| of.text.as_str()).collect();
+    let plain = "guest with Linux 6.1.0, 1 GiB, 1 CPU";
+    assert_eq!(guests, [plain.to_owned(), format!("{plain}, kernelcore=512M")]);
+    let words = fs::read_to_string(stage.path("arguments")).unwrap();
+    assert!(words.contains("-m\n1024M\n") && words.contains("pagelab_guest=1"), "{words}");
+    stage.assert_nothing_is_left();
+}
+
+#[test]
+fn a_quick_run_boots_once_for_the_trials_of_a_round_that_need_the_same_guest() {
+    let stage = stage(ANSWERS);
+    stage
+        .put("t.toml", RECIPE.replace("kernelcore = \"512M\"\n", "options = { size = \"4M\" }\n").as_bytes());
+    let second = vec![
+        AgentMessage::StepStarted(2),
+        AgentMessage::Stdout(report()),
+        AgentMessage::StepEnded(StepExit::Code(0)),
+    ];
+    stage.put("said", &boot_of([trial_step(report(), StepExit::Code(0)), second].concat()));
+    let (code, _, stderr) = texts(&run(&stage, &[&GUEST[..], &["--quick"]].concat()));
+    assert_eq!((code, boots(&stage)), (Some(0), 2), "{stderr}");
+    assert_eq!(ends(&stage), vec![TrialEnd::Done; 4]);
+}
+
+#[test]
+fn a_lost_guest_costs_one_trial_which_is_repeated_once_and_by_a_resumed_run() {
+    const PANIC: &str =
+        "printf '[ 1.0] oops\\n[ 1.1] Kernel panic - not syncing: x' >&$console; exec sleep 600";
+    for (ending, said) in [
+        (PANIC, "its guest was lost: its kernel panicked: Kernel panic - not syncing: x"),
+        ("kill -9 $$", "its guest was lost: QEMU was killed by signal 9 (SIGKILL)"),
+        ("echo garbage >&$line; exec sleep 600", "its guest was lost: corrupt data on its serial line"),
+        ("exit 0", "its guest was lost: it powered off without a result"),
+        (
+            "echo no memory >&2; exit 1",
+            "its guest was lost: QEMU could not start it (exit code 1): no memory",
+        ),
+        ("cat bad >&$line; exec sleep 600", "its report is damaged"),
+        ("cat failed >&$line; exec sleep 600", "it ended with exit code 2 in the guest: error: no"),
+    ] {
+        // The second and the last boot are lost: the trial of slot 1, and its repetition.
+        let stage = stage(&format!("case $(wc -l < boots) in 2|5) {ending};; esac; {ANSWERS}"));
+        stage.put("bad", &boot_of(trial_step(b"{\"form\":1}".to_vec(), StepExit::Code(0))));
+        let failed = AgentMessage::Stderr(b"error: no\n".to_vec());
+        let ended = AgentMessage::StepEnded(StepExit::Code(2));
+        stage.put("failed", &boot_of(vec![AgentMessage::StepStarted(1), failed, ended]));
+        let (code, _, stderr) = texts(&run(&stage, &GUEST));
+        assert_eq!((code, boots(&stage)), (Some(5), 5), "{ending}: {stderr}");
+        assert!(stderr.contains(said) && !stderr.contains('\x1b'), "{ending}: {stderr}");
+        assert!(stderr.contains("1 trial lost, also when repeated"), "{stderr}");
+        let ended = ends(&stage);
+        let lost: Vec<usize> = (0..4).filter(|&at| matches!(ended[at], TrialEnd::Lost(_))).collect();
+        assert_eq!((lost, ended[0].clone()), (vec![1], TrialEnd::Done), "{ending}");
+        let (code, _, stderr) = texts(&run(&stage, &["--resume", "t.pagelab"]));
+        assert_eq!((code, boots(&stage)), (Some(0), 6), "{ending}: {stderr}");
+        assert_eq!(ends(&stage), vec![TrialEnd::Done; 4], "{ending}");
+        stage.assert_nothing_is_left();
+    }
+}
+
+#[test]
+fn a_killed_run_leaves_no_guest_and_is_resumed_without_its_finished_trials() {
+    let script = "[ $(wc -l < boots) = 3 ] && exec sleep 600; cat said >&$line; exec sleep 600";
+    for signal in ["KILL", "TERM"] {
+        let stage = stage(script);
+        let mut child = started(&mut command(&stage, &GUEST));
+        let start = Instant::now();
+        while boots(&stage) < 3 {
+            assert!(start.elapsed() < Duration::from_secs(120), "the third guest was not started");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status().unwrap();
+        let status = child.wait().unwrap();
+        assert_eq!(status.code(), (signal == "TERM").then_some(143));
+        assert!(is_gone_within(stage.qemu(), Duration::from_secs(60)), "{signal}");
+        assert_eq!(fs::read_dir(stage.path("tmp")).unwrap().count(), 0);
+        assert_eq!(ends(&stage), vec![TrialEnd::Done; 2], "{signal}");
+        let (code, _, stderr) = texts(&run(&stage, &["--resume", "t.pagelab"]));
+        assert_eq!((code, boots(&stage)), (Some(0), 5), "{signal}: {stderr}");
+        assert!(stderr.contains("resumed with 2 of 4 trials done"), "{stderr}");
+        let file = read_run_file(&stage.path("t.pagelab")).unwrap();
+        assert!(matches!(file.ending, RunEnd::Complete { .. }), "{:?}", file.ending);
+        assert_eq!(ends(&stage), vec![TrialEnd::Done; 4], "{signal}");
+    }
+}
+
+#[test]
+fn a_guest_out_of_memory_is_a_result_where_memory_is_varied() {
+    let oom = "grep -qx 512M arguments && exec >&$console && \
+               printf 'Kernel panic - not syncing: System is deadlocked on memory' && exec sleep 600; ";
+    let stage = stage(&format!("{oom}{ANSWERS}"));
+    stage.put("t.toml", RECIPE.replace("kernelcore = \"512M\"", "memory = \"512M\"").as_bytes());
+    let (code, _, stderr) = texts(&run(&stage, &GUEST));
+    assert_eq!(code, Some(5), "{stderr}");
+    assert!(stderr.contains("zone: a guest below 608 MiB has no transparent huge pages"), "{stderr}");
+    let ended = ends(&stage);
+    let count = |end: &TrialEnd| ended.iter().filter(|of| *of == end).count();
+    assert_eq!((count(&TrialEnd::OutOfMemory), count(&TrialEnd::Done)), (2, 2), "{ended:?}");
+}
+
+#[test]
+fn two_guests_run_side_by_side() {
+    // Each waits for the other: one lane alone would wait for ever.
+    let script = "n=$(wc -l < boots); until [ $(wc -l < boots) -ge $(( (n + 1) / 2 * 2 )) ]; do sleep 0.05; \
+                  done; cat said >&$line; exec sleep 600";
+    let stage = stage(script);
+    let words: Vec<&str> = GUEST.iter().map(|word| if *word == "1" { "2" } else { word }).collect();
+    let (code, _, stderr) = texts(&run(&stage, &words));
+    assert_eq!((code, boots(&stage)), (Some(0), 4), "{stderr}");
+    assert_eq!(ends(&stage), vec![TrialEnd::Done; 4]);
+}
+
+#[test]
+fn impossible_guests_are_refused_before_a_boot() {
+    let stage = stage(ANSWERS);
+    stage.put("vmlinuz-text", b"no kernel");
+    stage.put("host.toml", RECIPE.replace("place = \"guest\"\n", "").as_bytes());
+    let varied = RECIPE.replace("kernelcore = \"512M\"", "kernelcore = \"2G\"");
+    stage.put("bad.toml", varied.replace("chase\"\n", "chase\"\nfiles = [\"x\"]\n").as_bytes());
+    let with = |more: &[&str]| -> Vec<String> {
+        let base = GUEST.iter().map(|word| (*word).to_owned());
+        base.chain(more.iter().map(|word| (*word).to_owned())).collect()
+    };
+    let instead = |at: usize, word: &str| -> Vec<String> {
+        let mut words = with(&[]);
+        word.clone_into(&mut words[at]);
+        words
+    };
+    for (words, code, said) in [
+        (instead(2, "./vmlinuz-text"), 3, "expected a Linux kernel image for x86"),
+        (instead(2, "./absent"), 3, "cannot use the kernel ./absent: "),
+        (instead(6, "./no-qemu"), 4, "cannot find ./no-qemu"),
+        (with(&["--kernel", "./vmlinuz"]), 2, "kernel ./vmlinuz is given twice"),
+        (with(&["--kernel", "vmlinuz"]), 2, "kernels ./vmlinuz and vmlinuz are the same: 6.1.0"),
+        (with(&["--memory", "2T"]), 2, "variant \"plain\": --memory: expected 96 MiB to 1 TiB, found 2 TiB"),
+        (with(&["--memory", "900G"]), 4, "a guest with 900 GiB needs"),
+        (with(&["--repeats", "0"]), 2, "--repeats"),
+        (with(&["--model"]), 2, "--model does not apply to guests"),
+        (with(&["--", "/bin/true"]), 2, "workload \"true\": /bin/true is not in the guest"),
+        (instead(0, "bad.toml"), 2, "kernelcore: expected less than the guest's memory (1G), found 2G"),
+        (instead(0, "bad.toml"), 2, "files: x is not in the guest"),
+        (vec!["host.toml".to_owned()], 2, "kernelcore is a property of a guest"),
+        (
+            vec!["thp".to_owned(), "--kernel".to_owned(), "6.1".to_owned()],
+            2,
+            "--kernel requires --place guest",
+        ),
+        (
+            ["external", "--place", "guest"].map(str::to_owned).to_vec(),
+            2,
+            "its program is not in the guest: a guest contains pagelab",
+        ),
+    ] {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let (got, _, stderr) = texts(&run(&stage, &words));
+        assert_eq!(got, Some(code), "{words:?}: {stderr}");
+        assert!(stderr.contains(said), "{words:?}: {stderr}");
+        assert!(!stage.path("t.pagelab").exists(), "{words:?}");
+    }
+    assert_eq!(boots(&stage), 0);
+}
+
+#[test]
+fn a_plan_says_which_guests_it_needs() {
+    let stage = stage(ANSWERS);
+    let (code, stdout, stderr) =
+        texts(&run(&stage, &["t.toml", "--dry-run", "--kernel", "6.1", "--kernel", "6.12"]));
+    assert_eq!(code, Some(0), "{stderr}");
+    for line in [
+        "place: guest",
+        "variant plain 6.1, the baseline",
+        "variant zone 6.12",
+        "a guest with kernel 6.12, 1 GiB, 1 CPU, kernelcore=512M",
+    ] {
+        let text = stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(line), "{line}\n{stdout}");
+    }
+    assert_eq!(boots(&stage), 0);
+}
