@@ -152,6 +152,11 @@ impl Unit {
     pub const PERMILLE: &'static str = "permille";
     /// Millionths: shares of which thousandths are compared.
     pub const PPM: &'static str = "ppm";
+
+    /// Whether it is a unit of time.
+    pub fn is_time(&self) -> bool {
+        [Unit::NANOSECONDS, Unit::MICROSECONDS, "ms", "s", "min"].contains(&self.0.as_str())
+    }
 }
 
 impl From<&str> for Unit {

@@ -326,7 +326,8 @@ pub(super) fn write_first_touch(output: &mut TextReport, plan: &Plan, effects: &
     };
     let facts: Vec<String> = (0..plan.variants.len()).filter_map(fact).take(VARIANTS_SHOWN_MAX).collect();
     if !facts.is_empty() {
-        output.add_facts("  system time: ", &facts, "; ");
+        let emulated = if plan.place == Plan::GUEST { " (TCG)" } else { "" };
+        output.add_facts(&format!("  system time{emulated}: "), &facts, "; ");
     }
 }
 

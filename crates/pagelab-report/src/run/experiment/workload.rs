@@ -109,7 +109,7 @@ fn answer_sentence(plan: &Plan, effects: &WorkloadEffects, judging_measure: &Mea
         advised.and_then(|(_, variant)| variant_effects.iter().find(|(at, _)| Some(*at) == variant)).or(best);
     let Some((variant, effect)) = shown else {
         return match plan.variants.len() {
-            0 | 1 => plan.baseline.map_or(String::new(), |baseline| median_text(judging_measure, baseline)),
+            0 | 1 => plan.baseline.map_or(String::new(), |at| median_text(plan, judging_measure, at)),
             _ => "no variant can be compared with the baseline".to_owned(),
         };
     };
@@ -203,12 +203,18 @@ fn cost_texts(effects: &WorkloadEffects, variant: usize) -> Vec<String> {
         .collect()
 }
 
-fn median_text(judging_measure: &MeasureEffects, variant: usize) -> String {
+/// Whether values of a measure are times of an emulated processor.
+fn is_emulated_time(plan: &Plan, measure: &MeasureEffects) -> bool {
+    plan.place == Plan::GUEST && measure.unit.is_time()
+}
+
+fn median_text(plan: &Plan, judging_measure: &MeasureEffects, variant: usize) -> String {
     let statistics = judging_measure.variants.get(variant).and_then(|variant| variant.statistics);
+    let emulated = if is_emulated_time(plan, judging_measure) { ", TCG" } else { "" };
     statistics.map_or("nothing was measured".to_owned(), |found| {
         let name = display_measure_name(&judging_measure.name);
         format!(
-            "{name} {} (median of {})",
+            "{name} {} (median of {}{emulated})",
             format_quantity(found.median, &judging_measure.unit, PageSize::DEFAULT),
             found.count
         )
@@ -227,7 +233,11 @@ fn write_rows(
         judging_measure.variants.iter().filter_map(|variant| Some(variant.statistics?.median.abs()));
     let page_size = run.manifest.machine.page_size;
     let scale = UnitScale::for_values(&judging_measure.unit, page_size, false, medians.fold(0.0, f64::max));
-    let title = if scale.unit.is_empty() { "median".to_owned() } else { format!("median [{}]", scale.unit) };
+    let title = match scale.unit.as_str() {
+        "" => "median".to_owned(),
+        unit if is_emulated_time(plan, judging_measure) => format!("median [{unit}, TCG]"),
+        unit => format!("median [{unit}]"),
+    };
     let none = || "–".to_owned();
     // A ratio that is not an effect of the variant is not shown as one.
     let judged = |at: usize| judging_measure.effect(at).filter(|effect| !effect.verdict.is_void());
