@@ -26,6 +26,8 @@ pub enum Exit {
     Partial = 5,
     /// A guest ended without a result; the result of its command is unknown.
     GuestLost = 6,
+    /// The measurements decide neither yes nor no.
+    Undecided = 7,
     /// Internal error of pagelab.
     Bug = 70,
 }
@@ -47,6 +49,7 @@ impl From<FailureKind> for Exit {
             // After a signal the process has another code: `output::exit_if_stopped`.
             FailureKind::Partial | FailureKind::Output | FailureKind::Stopped(_) => Exit::Partial,
             FailureKind::GuestLost => Exit::GuestLost,
+            FailureKind::Undecided => Exit::Undecided,
             FailureKind::Bug => Exit::Bug,
         }
     }
@@ -63,12 +66,13 @@ impl Exit {
             Exit::NotAvailable => Some(FailureKind::NotAvailable),
             Exit::Partial => Some(FailureKind::Partial),
             Exit::GuestLost => Some(FailureKind::GuestLost),
+            Exit::Undecided => Some(FailureKind::Undecided),
             Exit::Bug => Some(FailureKind::Bug),
         }
     }
 
     /// All codes with their meaning, for the help text and the documentation.
-    pub const TABLE: [(Exit, &str); 8] = [
+    pub const TABLE: [(Exit, &str); 9] = [
         (Exit::Success, "done, or the answer is yes"),
         (Exit::NegativeAnswer, "the answer is no"),
         (Exit::Usage, "wrong command line"),
@@ -76,6 +80,7 @@ impl Exit {
         (Exit::NotAvailable, "not available or not permitted"),
         (Exit::Partial, "the kernel rejected a change, or the result is partial"),
         (Exit::GuestLost, "the guest was lost"),
+        (Exit::Undecided, "undecided: the measurements say neither yes nor no"),
         (Exit::Bug, "internal error in pagelab"),
     ];
 

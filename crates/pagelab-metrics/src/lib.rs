@@ -22,6 +22,7 @@ pub mod grouping;
 mod healthy;
 pub mod history;
 pub mod hit_rates;
+pub mod judge;
 pub mod memory_need;
 pub mod movable_request;
 pub mod published_scores;

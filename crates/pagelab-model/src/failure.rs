@@ -23,6 +23,8 @@ pub enum FailureKind {
     Partial,
     /// A guest ended without a result.
     GuestLost,
+    /// The measurements decide neither yes nor no.
+    Undecided,
     /// A defect of pagelab.
     Bug,
     /// The output could not be written.

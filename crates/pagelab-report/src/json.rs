@@ -10,6 +10,7 @@ pub mod experiment;
 pub mod forecast;
 pub mod frag;
 pub(crate) mod huge_page_supply;
+pub mod judge;
 pub(crate) mod machine;
 pub mod map;
 pub(crate) mod memory_needs;

@@ -6,6 +6,7 @@ mod activity;
 mod experiment;
 mod fragmentation;
 mod header;
+pub mod judge;
 mod memory_used;
 mod samples;
 mod scores;

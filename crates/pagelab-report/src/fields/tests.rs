@@ -110,6 +110,8 @@ tables! {
     "stream": json::run::stream_fields;
     "fallback counts": json::stacks::fallback_count_fields;
     "event": json::run::event_fields;
+    "judgement": json::judge::judgement_fields;
+    "judged comparison": json::judge::judged_comparison_fields;
     "comparison row": json::compare::row_fields;
     "comparison cell": json::compare::cell_fields;
     "run ratio": json::compare::run_ratio_fields;

@@ -96,10 +96,15 @@ fields! { fn event_fields(of: RunEvent);
 
 /// Returns a part of the document as text, one for each run, so that only one run at a time is in memory: the
 /// beginning of the document if it is the first run, and the run. [`document_end`] ends the document.
-pub fn document_piece(run: &Run, trace: Option<Value>, is_first: bool) -> Result<String, serde_json::Error> {
+pub fn document_piece(
+    run: &Run,
+    trace: Option<Value>,
+    judgement: Option<Value>,
+    is_first: bool,
+) -> Result<String, serde_json::Error> {
     let mut text = if is_first { document_begin()? } else { ",\n".to_owned() };
     // The values of a large document are dropped before its text is laid out.
-    let compact = serde_json::to_string(&run_file_json(run, &derived::derive_series(run), trace))?;
+    let compact = serde_json::to_string(&run_file_json(run, &derived::derive_series(run), trace, judgement))?;
     // JSON strings contain no line ends, so every line can be indented.
     for (at, line) in lay_out(compact).lines().enumerate() {
         text.extend([if at > 0 { "\n" } else { "" }, "    ", line]);
@@ -119,7 +124,12 @@ fn document_begin() -> Result<String, serde_json::Error> {
     Ok(header.trim_end_matches("\n}\n").to_owned() + ",\n  \"runs\": [\n")
 }
 
-fn run_file_json<'a>(run: &'a Run, derived: &'a [Series], trace: Option<Value>) -> RunFileJson<'a> {
+fn run_file_json<'a>(
+    run: &'a Run,
+    derived: &'a [Series],
+    trace: Option<Value>,
+    judgement: Option<Value>,
+) -> RunFileJson<'a> {
     let usage = pagelab_metrics::averages::compute_averages(run);
     let snapshot_document = |of: &Snapshot| checkup::to_document(of, &Checkup::from_snapshot(of));
     let stacks = run.stacks.as_deref().map(super::stacks::to_document);
@@ -148,6 +158,7 @@ fn run_file_json<'a>(run: &'a Run, derived: &'a [Series], trace: Option<Value>) 
             )
             .optional("stacks", stacks, "no call stacks were recorded")
             .optional("experiment", experiment, "the run is not an experiment")
+            .with_some("judgement", judgement)
             .optional("profile", profile, "the run is not a profile")
             .optional("tune", super::tune::to_document(run), "the run is not a tuning run")
             .optional("trace", trace, "the run contains no trace, or it was not read")
@@ -235,7 +246,8 @@ mod tests {
     use crate::run::tests::example::{hostile, probe_run, record};
 
     fn full_document(runs: &[Run]) -> String {
-        let pieces = runs.iter().enumerate().map(|(at, run)| document_piece(run, None, at == 0).unwrap());
+        let pieces =
+            runs.iter().enumerate().map(|(at, run)| document_piece(run, None, None, at == 0).unwrap());
         pieces.collect::<String>() + &document_end(runs.is_empty()).unwrap()
     }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use pagelab_command::csv_folder::CsvFolder;
 use pagelab_command::perf_csv_folder;
+use pagelab_metrics::judge::Judgement;
 use pagelab_model::experiment::Plan;
 use pagelab_model::run::Run;
 use pagelab_model::simulation::MemoryPicture;
@@ -12,12 +13,14 @@ use pagelab_model::{Bytes, size};
 use pagelab_record::trace::info::TraceInfo;
 use pagelab_report::attachments;
 use pagelab_report::html::maps::{MAPS_MAX, MapPicture, RunMaps, choose_maps};
+use pagelab_report::run::judge::render_judgement;
 use pagelab_report::run::{View, render};
 use pagelab_report::simulated;
 use pagelab_report::style::format_bytes;
 use pagelab_report::{html, json};
 use pagelab_runfile::RunReader;
 
+use super::run::judge::{JudgeRequest, judgement_exit};
 use crate::atomic_file::{OutputFile, check_output};
 use crate::exit::{Exit, Failure, Outcome, read_failure};
 use crate::output;
@@ -41,8 +44,12 @@ pub struct Args {
     /// Write tables as .csv files to a directory
     #[arg(long, alias = "csv", value_name = "DIR", conflicts_with = "verbose")]
     tables: Option<PathBuf>,
-    /// Performance loss accepted when reporting how much memory a program needs [default: the recipe's, else
-    /// 5%]
+    /// Judge an experiment by this measure of JSON: whether a variant is worse than the baseline. Exit code:
+    /// 0 not worse, 1 worse, 7 undecided (docs/compare.md)
+    #[arg(long, value_name = "MEASURE", conflicts_with_all = ["html", "tables", "export"])]
+    judge: Option<String>,
+    /// Performance loss that --judge accepts, and that is accepted when reporting how much memory a program
+    /// needs [default: the recipe's, else 5%]
     #[arg(long, value_name = "SHARE", value_parser = size::parse_nonzero_share)]
     loss: Option<f64>,
     /// Write an experiment to DIR for other tools; FORMAT is perf-csv: times and `perf stat -x,` lines, by
@@ -62,6 +69,8 @@ Examples:
   pagelab report --html a.html a.pagelab     one HTML page
   pagelab report --tables csv a.pagelab      csv/findings.csv, …
   pagelab report --json a.pagelab | jq .runs[0].checkup.findings
+  pagelab report --judge wall --loss 10% thp.pagelab
+                                             by exit code: is it slower?
   pagelab report --export perf-csv dir thp.pagelab
                                              for other tools (docs/compare.md)
 
@@ -80,6 +89,10 @@ pub fn run(args: &Args) -> Outcome {
         output::print(&format!("{}\n", output::stdout_style().to_one_line(&line)))?;
         return Ok(Exit::Success);
     }
+    if args.judge.is_some() && args.files.len() > 1 {
+        return Err(super::usage_error("--judge takes one file"));
+    }
+    let judge = args.judge.clone().map(|measure| JudgeRequest { measure, loss: args.loss });
     let show = match (&args.html, &args.tables) {
         (Some(page), _) => {
             let target = check_output(page, args.replacement.force)?;
@@ -92,13 +105,13 @@ pub fn run(args: &Args) -> Outcome {
         (None, None) if args.json => ReportOutput::Json,
         (None, None) => ReportOutput::Text(View { verbose: args.verbose > 0, shows_all: args.verbose > 1 }),
     };
-    report_files(&args.files, show, args.loss)
+    report_files(&args.files, show, args.loss, judge.as_ref())
 }
 
-/// Shows a file that was just written, as `report FILE` does.
-pub fn show(file: &Path, json: bool) -> Outcome {
+/// Shows a file that was just written, as `report FILE` does. With a judgement, the exit code is its own.
+pub fn show(file: &Path, json: bool, judge: Option<&JudgeRequest>) -> Outcome {
     let show = if json { ReportOutput::Json } else { ReportOutput::Text(View::default()) };
-    report_files(&[file.to_owned()], show, None)
+    report_files(&[file.to_owned()], show, None, judge)
 }
 
 /// Output format of the runs.
@@ -116,8 +129,14 @@ enum ReportOutput {
     Tables(CsvFolder),
 }
 
-fn report_files(files: &[PathBuf], mut output: ReportOutput, loss: Option<f64>) -> Outcome {
+fn report_files(
+    files: &[PathBuf],
+    mut output: ReportOutput,
+    loss: Option<f64>,
+    judge: Option<&JudgeRequest>,
+) -> Outcome {
     let mut shown = 0;
+    let mut judged = None;
     let mut refused: Option<Exit> = None;
     let mut refuse = |failure: Failure| {
         output::warn(&format!("warning: {failure}"));
@@ -147,7 +166,10 @@ fn report_files(files: &[PathBuf], mut output: ReportOutput, loss: Option<f64>) 
                 }
                 match TraceInfo::read(file, &mut run) {
                     Ok(trace) => {
-                        output.write_run(file, run, trace, files.len() > 1, shown)?;
+                        let judgement = judge.map(|judge| judge.judge(&run));
+                        let known = judgement.as_ref().and_then(|judgement| judgement.as_ref().ok());
+                        output.write_run(file, run, (trace, known), files.len() > 1, shown)?;
+                        judged = judgement.or(judged);
                         shown += 1;
                     }
                     Err(failure) if files.len() == 1 => return Err(failure),
@@ -160,7 +182,9 @@ fn report_files(files: &[PathBuf], mut output: ReportOutput, loss: Option<f64>) 
         }
     }
     output.finish(shown)?;
-    Ok(refused.unwrap_or(Exit::Success))
+    // A measure that is unknown after hours of trials does not hide their report.
+    let judged = judged.transpose()?.map_or(Exit::Success, |judgement| judgement_exit(&judgement));
+    Ok(refused.unwrap_or(judged))
 }
 
 impl ReportOutput {
@@ -181,7 +205,7 @@ impl ReportOutput {
         &mut self,
         file: &Path,
         run: Run,
-        trace: Option<TraceInfo>,
+        (trace, judgement): (Option<TraceInfo>, Option<&Judgement>),
         has_siblings: bool,
         shown: usize,
     ) -> Result<(), Failure> {
@@ -198,10 +222,15 @@ impl ReportOutput {
                 if let Some(trace) = &trace {
                     write!(out, "\n{}", trace.to_text(style, view.verbose))?;
                 }
+                if let Some((judgement, experiment)) = judgement.zip(run.experiment.as_deref()) {
+                    write!(out, "\n{}", render_judgement(judgement, &experiment.plan, style))?;
+                }
             }
             ReportOutput::Json => {
                 let trace = trace.as_ref().map(TraceInfo::to_json);
-                let text = json::run::document_piece(&run, trace, shown == 0);
+                let judged = judgement.zip(run.experiment.as_deref());
+                let judged = judged.map(|(of, experiment)| json::judge::to_document(of, &experiment.plan));
+                let text = json::run::document_piece(&run, trace, judged, shown == 0);
                 let text = text.map_err(|error| Failure::not_serialized("JSON", error))?;
                 out.write_all(text.as_bytes())?;
             }

@@ -2,6 +2,7 @@
 
 pub mod gate;
 mod guest;
+pub mod judge;
 mod progress;
 pub mod recipe_file;
 pub mod trial;
@@ -40,7 +41,7 @@ use pagelab_study::simulation_plan::RecipeOverrides;
 use super::{report, sim, usage_error};
 use crate::atomic_file::{NewRunFile, free_run_file_name};
 use crate::cli::{Cli, Command};
-use crate::exit::{Exit, Failure, FailureKind, read_failure_for};
+use crate::exit::{Exit, Failure, FailureKind, Outcome, read_failure_for};
 use crate::output_args::OutputArgs;
 use crate::value_parsers::{bounded_ns, parse_bounded};
 use crate::{manifest, output};
@@ -59,11 +60,14 @@ Examples:
   pagelab run thp --place guest --kernel 6.1 --kernel 6.12
                                           each variant with both kernels
   pagelab run --resume thp.pagelab        resume after Ctrl-C or a kill
+  pagelab run own.toml --judge wall --loss 10%
+                                          by exit code: is a variant slower?
 
 Each trial is written as soon as it ends. Settings are changed for a trial and restored after it; after kill \
  -9, run pagelab restore.
 
 Exit code 5: some trials failed; the report lists them with the reason.
+--judge: exit code 0 not worse, 1 worse, 7 undecided (docs/compare.md).
 docs/run.md, docs/recipes.md
 ";
 
@@ -110,6 +114,9 @@ pub struct Args {
     #[arg(long)]
     model: bool,
 
+    #[command(flatten)]
+    judge: judge::JudgeArgs,
+
     /// Print the plan or the report as JSON (docs/json.md)
     #[arg(long)]
     json: bool,
@@ -129,6 +136,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     let name = args.recipe.as_deref().unwrap_or_default();
     let (origin, text) = recipe_file::read_text(name)?;
     if simulation_recipe::is_simulation_recipe(&text) {
+        args.judge.refuse_simulated()?;
         return run_simulated(args, &origin, &text);
     }
     // The error lists all problems, one per line, with file and line.
@@ -140,6 +148,8 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     if args.dry_run {
         return print_plan(&resolved, args.json, args.model).map(|()| Exit::Success as u8);
     }
+    let judge = args.judge.request();
+    judge.as_ref().map_or(Ok(()), |judge| judge.check(&resolved.plan, &resolved.recipe))?;
     let guests = is_guest.then(|| guest::find_guests(&args.guest, &resolved)).transpose()?;
     if !is_guest {
         recipe_file::check_programs(&resolved)?;
@@ -157,7 +167,8 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         return guest::run_in_guests(args, (plan, &resolved), guests, (path, file), args.json);
     }
     let swap = ExperimentSwap::with_dir(args.swap_dir.clone());
-    let experiment = HostExperiment { plan, resolved: &resolved, snapshot: &snapshot, swap, has_model };
+    let snapshot = &snapshot;
+    let experiment = HostExperiment { plan, resolved: &resolved, snapshot, swap, has_model, judge };
     experiment.run(path, file, args.json)
 }
 
@@ -269,9 +280,10 @@ pub fn resume(path: &Path, json: bool) -> Result<u8, Failure> {
     }
     recipe_file::check_programs(&resolved)?;
     let has_model = args.as_ref().is_some_and(|args| args.model);
+    let judge = args.as_ref().and_then(|args| args.judge.request());
     let swap = ExperimentSwap::with_dir(args.and_then(|args| args.swap_dir));
-    let snapshot = read_snapshot();
-    let experiment = HostExperiment { plan, resolved: &resolved, snapshot: &snapshot, swap, has_model };
+    let snapshot = &read_snapshot();
+    let experiment = HostExperiment { plan, resolved: &resolved, snapshot, swap, has_model, judge };
     experiment.run(path, SessionFile::Resumed(writer, &run), json)
 }
 
@@ -287,12 +299,14 @@ pub struct HostExperiment<'e> {
     pub swap: ExperimentSwap,
     /// Whether a model of the TLBs was requested, for counters that cannot be read.
     pub has_model: bool,
+    /// The judgement at its end, if one was requested.
+    pub judge: Option<judge::JudgeRequest>,
 }
 
 impl HostExperiment<'_> {
     /// Runs the remaining trials, closes the file and prints the report.
     pub fn run(self, path: &Path, file: SessionFile<'_>, json: bool) -> Result<u8, Failure> {
-        let HostExperiment { plan, resolved, snapshot, swap, has_model } = self;
+        let HostExperiment { plan, resolved, snapshot, swap, has_model, judge } = self;
         let stop = watch_signals()?;
         let _status = CommandStatus::start(format!("preparing {}", plan.name), StatusEnd::Unknown);
         let mut machine = snapshot.machine.clone();
@@ -326,7 +340,7 @@ impl HostExperiment<'_> {
             model: if is_modelled { Some(&modelled) } else { None },
         };
         let place = HostPlace::new(context, file.earlier_run());
-        run_session(plan, &place, &requested, (path, file), json)
+        run_session(plan, &place, &requested, (path, file), (json, judge.as_ref()))
     }
 }
 
@@ -336,7 +350,7 @@ fn run_session(
     place: &dyn Place,
     stop: StopRequest<'_>,
     (path, file): (&Path, SessionFile<'_>),
-    json: bool,
+    (json, judge): (bool, Option<&judge::JudgeRequest>),
 ) -> Result<u8, Failure> {
     let is_resumed = matches!(file, SessionFile::Resumed(..));
     let mut progress = RunProgress::new(plan);
@@ -349,9 +363,9 @@ fn run_session(
     if let Err(error) = &end.outcome {
         return Err(experiment_failure(error, resumed));
     }
-    let shown = report::show(path, json)?;
+    let shown = report::show(path, json, judge);
     let command = if plan.origin == pagelab_tune::tuning::ORIGIN { "tune" } else { "run" };
-    Ok(print_end(path, command, &end, shown))
+    print_end(path, command, &end, (shown, judge.is_some()))
 }
 
 /// Prints the processor's TLBs and its available counters, before anything is measured.
@@ -368,8 +382,14 @@ fn print_processor(machine: &pagelab_model::Machine, snapshot: &Snapshot) {
     output::print_note(&format!("counters  {text}"));
 }
 
-/// Prints the last line and returns the exit code. `command` is the one that resumes.
-fn print_end(path: &Path, command: &str, end: &SessionEnd, report_exit: Exit) -> u8 {
+/// Prints the last line and returns the exit code. `command` is the one that resumes. A judgement has counted
+/// failed trials already.
+fn print_end(
+    path: &Path,
+    command: &str,
+    end: &SessionEnd,
+    (report_exit, is_judged): (Outcome, bool),
+) -> Result<u8, Failure> {
     let name = path.display();
     if let Some(signal) = end.stopped_by {
         let why = pagelab_host::capture::signal_name(signal);
@@ -379,7 +399,9 @@ fn print_end(path: &Path, command: &str, end: &SessionEnd, report_exit: Exit) ->
             end.trials.len(),
             end.remaining
         ));
-        return Exit::code_after_signal(signal);
+        // Without a complete pair its measure may be unknown.
+        let exit = if is_judged { Ok(Exit::Success) } else { report_exit };
+        return exit.map(|_| Exit::code_after_signal(signal));
     }
     let lost = end.lost_count();
     if lost > 0 {
@@ -389,5 +411,6 @@ fn print_end(path: &Path, command: &str, end: &SessionEnd, report_exit: Exit) ->
         ));
     }
     output::print_note(&format!("→ {name}   pagelab report {name}"));
-    if end.is_all_done() { report_exit as u8 } else { Exit::Partial as u8 }
+    let exit = report_exit?;
+    Ok(if end.is_all_done() || is_judged { exit as u8 } else { Exit::Partial as u8 })
 }

@@ -205,7 +205,8 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
             let swap = ExperimentSwap::with_dir(None);
             let (resolved, snapshot) = (&resolved, &snapshot);
             let plan = &resolved.plan;
-            let experiment = experiment::HostExperiment { plan, resolved, snapshot, swap, has_model: false };
+            let (has_model, judge) = (false, None);
+            let experiment = experiment::HostExperiment { plan, resolved, snapshot, swap, has_model, judge };
             experiment.run(&path, experiment::SessionFile::Open(writer, times), args.json)
         }
     }
@@ -226,7 +227,7 @@ fn tune_process(args: &Args, request: &TuningRequest, pid: u32) -> Result<u8, Fa
     match tuning.run()? {
         AttachedEnd::Ended(code) => Ok(code),
         AttachedEnd::Measured { path, stopped_by } => {
-            let shown = report::show(&path, args.json)?;
+            let shown = report::show(&path, args.json, None)?;
             Ok(stopped_by.map_or(shown as u8, |signal| tuning::report_kept_trials(&path, signal)))
         }
     }

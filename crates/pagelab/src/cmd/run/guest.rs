@@ -234,5 +234,6 @@ pub fn run_in_guests(
         trial_command: [vec!["trial".into()], options],
     };
     let place = GuestPlace::new(resolved, found.guests, runner, &requested, file.earlier_run());
-    super::run_session(plan, &place, &requested, (path, file), json)
+    let judge = args.judge.request();
+    super::run_session(plan, &place, &requested, (path, file), (json, judge.as_ref()))
 }
