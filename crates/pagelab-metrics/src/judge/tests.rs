@@ -135,6 +135,16 @@ fn all_workloads_that_have_the_measure_are_judged() {
     // One has no rate.
     let one = judge(&with_workload(good(), with_rates(good())), "merit", 0.1);
     assert_eq!(one.comparisons.iter().map(|of| of.workload).collect::<Vec<_>>(), [1, 1]);
+    // A variant that a recipe runs for one workload only is compared there.
+    let mut part = with_workload(good(), simulate(8, [1.0, 1.5], 0.01));
+    let schedule = part.plan.schedule.clone();
+    let is_kept = |slot: &ScheduleSlot| (slot.workload, slot.variant) != (1, 2);
+    part.trials.retain(|trial| is_kept(&schedule.get(trial.slot).unwrap()));
+    part.plan.schedule = schedule.iter().filter(is_kept).collect();
+    (0..).zip(&mut part.trials).for_each(|(slot, trial)| trial.slot = slot);
+    let places: Vec<_> =
+        judge(&part, "wall", 0.1).comparisons.iter().map(|of| (of.workload, of.variant)).collect();
+    assert_eq!(places, [(0, 1), (0, 2), (1, 1)]);
     // What never completed may have had one: it is not passed over.
     let mut failed = with_rates(good());
     failed.trials.iter_mut().for_each(|trial| trial.end = TrialEnd::Failed(1));
