@@ -39,6 +39,21 @@ pub const MARKER_VALUE: &str = "1";
 /// COMMAND_LINE_SIZE of x86 is 2048, our own words included.
 const APPEND_MAX: usize = 1900;
 
+/// A guest with 1 GiB, one processor and one node, and nothing else.
+impl Default for GuestConfig {
+    fn default() -> GuestConfig {
+        GuestConfig {
+            memory: Bytes(1 << 30),
+            cpus: 1,
+            nodes: 1,
+            append: String::new(),
+            swap: None,
+            disk: None,
+            cgroup: None,
+        }
+    }
+}
+
 impl GuestConfig {
     /// Error of the configuration, in one sentence with a hint.
     pub fn check(&self) -> Result<(), String> {
@@ -118,8 +133,7 @@ mod tests {
     use super::*;
 
     fn shape() -> GuestConfig {
-        let memory = Bytes(512 << 20);
-        GuestConfig { memory, cpus: 2, nodes: 1, append: String::new(), swap: None, disk: None, cgroup: None }
+        GuestConfig { memory: Bytes(512 << 20), cpus: 2, ..GuestConfig::default() }
     }
 
     #[test]

@@ -120,16 +120,8 @@ mod tests {
     use pagelab_model::Bytes;
 
     fn shape() -> GuestConfig {
-        let memory = Bytes(512 << 20);
-        GuestConfig {
-            memory,
-            cpus: 3,
-            nodes: 2,
-            append: "a=1 b".into(),
-            swap: None,
-            disk: None,
-            cgroup: None,
-        }
+        let (memory, append) = (Bytes(512 << 20), "a=1 b".into());
+        GuestConfig { memory, cpus: 3, nodes: 2, append, ..GuestConfig::default() }
     }
 
     #[test]

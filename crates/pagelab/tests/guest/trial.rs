@@ -54,12 +54,8 @@ pub fn plan(series: &str, steps: Vec<JobStep>) -> Option<GuestPlan> {
         };
     let shape = GuestConfig {
         memory: size::parse("256M").unwrap(),
-        cpus: 1,
-        nodes: 1,
-        append: String::new(),
-        swap: None,
-        disk: None,
         cgroup: Some(CgroupConfig { version: CgroupVersion::V2, limit_bytes: None }),
+        ..GuestConfig::default()
     };
     let mut plan = GuestPlan::new(kernel, shape, steps);
     plan.program = Some(binary().into());
