@@ -9,55 +9,88 @@ mod host_link;
 mod setup;
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pagelab_model::machine::CpuidLeaf;
 use pagelab_sys::{clock, cpuid};
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use rustix::system::{RebootCommand, reboot, uname};
 
+use crate::accelerator::Accelerator;
 use crate::config::{MARKER_NAME, MARKER_VALUE};
 use crate::initramfs::JOB_PATH;
 use crate::job::{DISK_MOUNT, GuestJob, JobStep};
 use crate::message::{AgentHello, AgentMessage, StepExit};
 use command::StepSite;
+use crate::paths;
 use host_link::HostLink;
 
 /// How long the host is waited for after the last message. This ends QEMU at once, so it returns only if
 /// nothing listens.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(10);
-/// The CPUID leaf in which a hypervisor names itself, and the name of QEMU's emulator (TCG).
+/// The CPUID leaf in which a hypervisor names itself, and the names of QEMU's emulator (TCG) and of KVM.
 const HYPERVISOR_LEAF: u32 = 0x4000_0000;
 const TCG_SIGNATURE: &[u8] = b"TCGTCGTCGTCG";
+const KVM_SIGNATURE: &[u8] = b"KVMKVMKVM\0\0\0";
 
 /// The job, if this process is PID 1 of a guest of pagelab. PID 1 of a container is not, nor is that of an
 /// unpacked initramfs that runs in a PID namespace: this code mounts file systems and loads modules.
 pub fn read_job() -> Option<Result<GuestJob, String>> {
-    if std::process::id() != 1
-        || !has_guest_marker(std::env::var_os(MARKER_NAME).as_deref(), &cpuid::read_leaves())
-    {
+    let has_marker = std::env::var_os(MARKER_NAME).as_deref() == Some(OsStr::new(MARKER_VALUE));
+    if std::process::id() != 1 || !has_marker {
         return None;
+    }
+    match find_accelerator(&cpuid::read_leaves())? {
+        // The kernel passes words that it does not know to PID 1 as environment (init/main.c,
+        // `unknown_bootoption`). Emulated machines are hardly ever hosts of containers.
+        Accelerator::Tcg => {}
+        // Many hosts of containers are virtual machines of KVM, and anyone can set the environment of a
+        // container. Only the kernel's own command line proves that it was booted as a guest.
+        Accelerator::Kvm if is_marked(&read_unmounted_command_line()?) => {}
+        Accelerator::Kvm => return None,
     }
     GuestJob::from_bytes(&fs::read(JOB_PATH).ok()?)
 }
 
-/// Whether this process, PID 1 or not, runs in a guest of pagelab: the job is at the agent's path, and QEMU
-/// emulates the processor. A machine that can be lost without harm.
+/// Whether this process, PID 1 or not, runs in a guest of pagelab: the job is at the agent's path, the kernel
+/// was booted as a guest, and the machine is one that QEMU can make. It can be lost without harm.
 pub fn runs_in_guest() -> bool {
-    let has_job = fs::read(JOB_PATH).is_ok_and(|bytes| GuestJob::from_bytes(&bytes).is_some());
-    has_job && is_emulated(&cpuid::read_leaves())
+    let has_job = || fs::read(JOB_PATH).is_ok_and(|bytes| GuestJob::from_bytes(&bytes).is_some());
+    let was_booted_as_guest =
+        || fs::read_to_string(paths::KERNEL_COMMAND_LINE).is_ok_and(|line| is_marked(&line));
+    has_job() && was_booted_as_guest() && find_accelerator(&cpuid::read_leaves()).is_some()
 }
 
-/// Whether the kernel command line contains the marker, whose unknown words the kernel passes only to PID 1
-/// as environment (init/main.c, `unknown_bootoption`), and QEMU emulates the processor.
-fn has_guest_marker(word: Option<&OsStr>, leaves: &[CpuidLeaf]) -> bool {
-    word == Some(OsStr::new(MARKER_VALUE)) && is_emulated(leaves)
+/// Whether a kernel's command line is that of a guest.
+fn is_marked(command_line: &str) -> bool {
+    let marker = format!("{MARKER_NAME}={MARKER_VALUE}");
+    command_line.split_ascii_whitespace().any(|word| word == marker)
 }
 
-fn is_emulated(leaves: &[CpuidLeaf]) -> bool {
-    let mut hypervisors = leaves.iter().filter(|leaf| leaf.leaf == HYPERVISOR_LEAF);
-    hypervisors.any(|leaf| [leaf.ebx, leaf.ecx, leaf.edx].map(u32::to_le_bytes).concat() == TCG_SIGNATURE)
+/// The kernel's command line before anything is mounted, from a procfs that is attached nowhere. That needs
+/// `fsopen` (Linux 5.2) and CAP_SYS_ADMIN; without them there is no answer.
+fn read_unmounted_command_line() -> Option<String> {
+    let (kind, file) = paths::KERNEL_COMMAND_LINE_SOURCE;
+    let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC).ok()?;
+    fsconfig_create(&context).ok()?;
+    let tree = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).ok()?;
+    let file = openat(&tree, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    io::read_to_string(File::from(file)).ok()
+}
+
+/// What runs this machine, by the name of the hypervisor; `None` for all others and for real hardware.
+fn find_accelerator(leaves: &[CpuidLeaf]) -> Option<Accelerator> {
+    leaves.iter().filter(|leaf| leaf.leaf == HYPERVISOR_LEAF).find_map(|leaf| {
+        match [leaf.ebx, leaf.ecx, leaf.edx].map(u32::to_le_bytes).concat().as_slice() {
+            TCG_SIGNATURE => Some(Accelerator::Tcg),
+            KVM_SIGNATURE => Some(Accelerator::Kvm),
+            _ => None,
+        }
+    })
 }
 
 /// Carries out the job and switches the guest off. It returns only when that is refused.
@@ -122,21 +155,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_guest_of_pagelab_is_one() {
+    fn an_accelerator_is_known_by_the_name_of_the_hypervisor() {
         let leaf = |name: &[u8; 12]| {
             let word = |at: usize| u32::from_le_bytes([name[at], name[at + 1], name[at + 2], name[at + 3]]);
             let (ebx, ecx, edx) = (word(0), word(4), word(8));
             CpuidLeaf { leaf: HYPERVISOR_LEAF, sub_leaf: 0, eax: HYPERVISOR_LEAF, ebx, ecx, edx }
         };
-        let word = Some(OsStr::new(MARKER_VALUE));
-        for (word, leaves, is) in [
-            (word, vec![leaf(b"TCGTCGTCGTCG")], true),
-            (word, vec![leaf(b"KVMKVMKVM\0\0\0")], false),
-            (word, vec![], false),
-            (None, vec![leaf(b"TCGTCGTCGTCG")], false),
-            (Some(OsStr::new("2")), vec![leaf(b"TCGTCGTCGTCG")], false),
+        let elsewhere = CpuidLeaf { leaf: 1, ..leaf(b"TCGTCGTCGTCG") };
+        for (leaves, accelerator) in [
+            (vec![leaf(b"TCGTCGTCGTCG")], Some(Accelerator::Tcg)),
+            (vec![elsewhere, leaf(b"KVMKVMKVM\0\0\0")], Some(Accelerator::Kvm)),
+            (vec![leaf(b"Microsoft Hv")], None),
+            (vec![leaf(b"XenVMMXenVMM")], None),
+            (vec![elsewhere], None),
+            (vec![], None),
         ] {
-            assert_eq!(has_guest_marker(word, &leaves), is, "{word:?} {leaves:?}");
+            assert_eq!(find_accelerator(&leaves), accelerator, "{leaves:?}");
         }
+    }
+
+    #[test]
+    fn only_the_command_line_of_a_guest_has_the_marker() {
+        for (line, is) in [
+            ("quiet pagelab_guest=1 a=1\n", true),
+            ("pagelab_guest=1", true),
+            ("quiet pagelab_guest=2", false),
+            ("quiet pagelab_guest", false),
+            ("xpagelab_guest=1 pagelab_guest=10", false),
+            ("", false),
+        ] {
+            assert_eq!(is_marked(line), is, "{line}");
+        }
+        // The tests run on no guest of pagelab, whatever the machine is.
+        assert!(!runs_in_guest());
+        assert!(read_unmounted_command_line().is_none_or(|line| !is_marked(&line)));
     }
 }

@@ -1,5 +1,6 @@
 //! Boot of a guest, its supervision, and its outcome.
 
+mod kvm_probe;
 mod protocol;
 mod session;
 
@@ -9,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pagelab_model::Bytes;
 use pagelab_model::size::{format_argument, format_exact};
@@ -17,6 +18,7 @@ use pagelab_model::{Failure, FailureKind};
 use pagelab_packages::program;
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use crate::accelerator::Accelerator;
 use crate::config::GuestConfig;
 use crate::disk;
 use crate::file_receiver::{FileReceiver, output_name};
@@ -26,6 +28,7 @@ use crate::kernel::GuestKernel;
 use crate::outcome::GuestOutcome;
 use crate::qemu::{self, DescriptorNames};
 
+pub use kvm_probe::{PROBE_TIMEOUT, ResolvedAccelerator, resolve_accelerator};
 pub use session::GuestObserver;
 
 /// What guests are, and what the program in them must be made for.
@@ -44,6 +47,8 @@ pub struct GuestPlan {
     pub qemu: PathBuf,
     /// Whether QEMU puts itself into its sandbox.
     pub sandbox: bool,
+    /// What runs the guest's CPUs.
+    pub accelerator: Accelerator,
     /// The kernel.
     pub kernel: GuestKernel,
     /// The shape.
@@ -79,6 +84,7 @@ impl GuestPlan {
         GuestPlan {
             qemu: PathBuf::from(QEMU),
             sandbox: true,
+            accelerator: Accelerator::Tcg,
             kernel,
             config,
             steps,
@@ -162,7 +168,8 @@ impl GuestPlan {
     }
 
     fn qemu_arguments(&self, descriptors: &DescriptorNames) -> Vec<String> {
-        qemu::build_arguments(&self.config, &self.kernel.image.to_string_lossy(), descriptors, self.sandbox)
+        let image = self.kernel.image.to_string_lossy();
+        qemu::build_arguments(self.accelerator, &self.config, &image, descriptors, self.sandbox)
     }
 
     /// The job, with these modules of the host.
@@ -246,21 +253,49 @@ struct RunningGuest {
     console: UnixStream,
     host_link: UnixStream,
     bulk: Option<UnixStream>,
+    /// How long to wait for QEMU to exit after SIGKILL; `None` is until it has.
+    exit_wait: Option<Duration>,
+    /// Whether QEMU did not exit within that time. It is no longer waited for.
+    is_abandoned: bool,
 }
+
+/// How long QEMU may take to exit after SIGKILL if it uses KVM, whose driver may hang in the kernel. Then
+/// QEMU exits when the driver returns, if at all.
+const KVM_EXIT_WAIT: Duration = Duration::from_secs(2);
+/// Time between checks whether QEMU has exited.
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 impl RunningGuest {
     /// Kills QEMU and its descendants, in case it is a script. It was waited for, so its PID is no longer
     /// valid, and no signal is sent.
     fn kill(&mut self) {
+        if self.is_abandoned {
+            return;
+        }
         if let (Ok(None), Some(group)) = (self.qemu.try_wait(), Pid::from_raw(self.qemu.id() as i32)) {
             let _ = kill_process_group(group, Signal::KILL);
         }
         let _ = self.qemu.kill();
-        let _ = self.qemu.wait();
+        self.is_abandoned = !wait_for_exit(&mut self.qemu, self.exit_wait);
     }
 }
 
-/// In every case, including a panic of a watcher, QEMU has exited after this.
+/// Waits for a process, at most this long; returns whether it has exited.
+fn wait_for_exit(process: &mut Child, limit: Option<Duration>) -> bool {
+    let Some(limit) = limit else { return process.wait().is_ok() };
+    let start = Instant::now();
+    loop {
+        if !matches!(process.try_wait(), Ok(None)) {
+            return true;
+        }
+        if start.elapsed() >= limit {
+            return false;
+        }
+        std::thread::sleep(EXIT_POLL_INTERVAL);
+    }
+}
+
+/// In every case, including a panic of a watcher, QEMU has exited after this, unless KVM holds it.
 impl Drop for RunningGuest {
     fn drop(&mut self) {
         self.kill();
@@ -309,5 +344,25 @@ fn start_guest(
     pagelab_sys::spawn::keep_fds_open(&mut command, &kept);
     pagelab_sys::spawn::die_with_parent(&mut command);
     let qemu = command.spawn().map_err(to_error)?;
-    Ok(RunningGuest { qemu, console, host_link, bulk })
+    let exit_wait = match plan.accelerator {
+        Accelerator::Tcg => None,
+        Accelerator::Kvm => Some(KVM_EXIT_WAIT),
+    };
+    Ok(RunningGuest { qemu, console, host_link, bulk, exit_wait, is_abandoned: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_does_not_exit_is_waited_for_no_longer_than_that() {
+        let mut process = Command::new("sleep").arg("600").spawn().unwrap();
+        let start = Instant::now();
+        assert!(!wait_for_exit(&mut process, Some(Duration::from_millis(20))));
+        assert!((Duration::from_millis(20)..Duration::from_secs(60)).contains(&start.elapsed()));
+        process.kill().unwrap();
+        assert!(wait_for_exit(&mut process, Some(Duration::from_secs(60))));
+        assert!(wait_for_exit(&mut process, None), "it was waited for before");
+    }
 }

@@ -3,13 +3,16 @@
 use pagelab_model::Bytes;
 use pagelab_model::size::format_exact;
 
+use crate::dimms::Dimms;
 use crate::job::CgroupConfig;
 
 /// What a guest is like.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestConfig {
-    /// Memory in all.
+    /// Memory that the kernel boots with.
     pub memory: Bytes,
+    /// Hot-pluggable memory besides that. Of several nodes each gets a DIMM by turns.
+    pub dimms: Option<Dimms>,
     /// Processors.
     pub cpus: u32,
     /// NUMA nodes; memory and processors are divided evenly, the first nodes get the remainder.
@@ -36,6 +39,12 @@ const MEBIBYTE: u64 = 1 << 20;
 pub const MARKER_NAME: &str = "pagelab_guest";
 /// See [`MARKER_NAME`].
 pub const MARKER_VALUE: &str = "1";
+/// The kernel's parameter for the state of memory that is hot-plugged.
+const HOTPLUG_STATE: &str = "memhp_default_state";
+/// Where memory above 4 GiB may appear, the kernel takes 64 MiB of the memory that it boots with for bounce
+/// buffers (arch/x86/kernel/pci-dma.c, `pci_swiotlb_detect`). No device of a guest needs any: 2048 slots of 2
+/// KiB are 4 MiB.
+const SMALL_BOUNCE_BUFFERS: &str = "swiotlb=2048 ";
 /// COMMAND_LINE_SIZE of x86 is 2048, our own words included.
 const APPEND_MAX: usize = 1900;
 
@@ -44,6 +53,7 @@ impl Default for GuestConfig {
     fn default() -> GuestConfig {
         GuestConfig {
             memory: Bytes(1 << 30),
+            dimms: None,
             cpus: 1,
             nodes: 1,
             append: String::new(),
@@ -75,6 +85,7 @@ impl GuestConfig {
                 format_exact(memory)
             ));
         }
+        self.dimms.map_or(Ok(()), |dimms| dimms.check(memory))?;
         for (name, size) in [("swap", self.swap), ("disk", self.disk)] {
             if let Some(size) = size.filter(|size| !(DISK_MIN..=DISK_MAX).contains(size) || size.0 % 512 != 0)
             {
@@ -89,6 +100,11 @@ impl GuestConfig {
             return Err(format!("--append: expected one line of at most {APPEND_MAX} bytes"));
         }
         Ok(())
+    }
+
+    /// Memory and DIMMs: what the host must have.
+    pub fn total_memory(&self) -> Bytes {
+        Bytes(self.memory.0.saturating_add(self.dimms.map_or(0, |dimms| dimms.total().0)))
     }
 
     /// Modules that the kernel must have, or have built in, for this shape.
@@ -106,9 +122,19 @@ impl GuestConfig {
     /// The kernel's command line. A panic ends the guest, and the output before it is on the console. On a
     /// busy machine QEMU's timer may come too late for the kernel's test of the IO-APIC, which panics
     /// (arch/x86/kernel/apic/io_apic.c, `check_timer`): it is left out, as the kernel itself does on KVM.
+    /// DIMMs go to the zone Movable, to be taken offline, unless the appended words say otherwise.
     pub fn kernel_command_line(&self) -> String {
         let fixed = "console=ttyS0 quiet panic=-1 no_timer_check";
-        format!("{fixed} {MARKER_NAME}={MARKER_VALUE} {}", self.append).trim_end().to_owned()
+        let sets_state = |word: &str| word.split_once('=').is_some_and(|(name, _)| name == HOTPLUG_STATE);
+        let mut words = format!("{fixed} {MARKER_NAME}={MARKER_VALUE} ");
+        if self.dimms.is_some() {
+            words.push_str(SMALL_BOUNCE_BUFFERS);
+            if !self.append.split(' ').any(sets_state) {
+                words.push_str(&format!("{HOTPLUG_STATE}=online_movable "));
+            }
+        }
+        words.push_str(&self.append);
+        words.trim_end().to_owned()
     }
 
     /// Memory and processors of each node.
@@ -150,12 +176,34 @@ mod tests {
             (GuestConfig { nodes: 17, ..shape() }, "--nodes: expected 1 to 16, found 17"),
             (GuestConfig { memory: mebibytes(128), nodes: 8, ..shape() }, "128 MiB is too little for 8"),
             (GuestConfig { memory: Bytes((512 << 20) + 1), ..shape() }, "536870913 bytes is too little"),
+            (
+                GuestConfig { dimms: Some(Dimms { count: 1, size: mebibytes(64) }), ..shape() },
+                "--dimms: expected a size that is a multiple of 128 MiB",
+            ),
             (GuestConfig { swap: Some(Bytes(5)), ..shape() }, "--swap: expected at least 8 MiB"),
             (GuestConfig { append: "a\nb".into(), ..shape() }, "expected one line"),
         ] {
             let said = shape.check().unwrap_err();
             assert!(said.contains(words), "{said}");
         }
+    }
+
+    #[test]
+    fn dimms_are_movable_unless_the_user_says_otherwise() {
+        let dimms = Some(Dimms { count: 2, size: Bytes(128 << 20) });
+        for (append, dimms, movable) in [
+            ("", None, false),
+            ("", dimms, true),
+            ("a=1 memhp_default_state_x=1", dimms, true),
+            ("a=1 memhp_default_state=offline b", dimms, false),
+        ] {
+            let config = GuestConfig { append: append.into(), dimms, ..shape() };
+            let line = config.kernel_command_line();
+            assert_eq!(line.contains("memhp_default_state=online_movable"), movable, "{line}");
+            assert_eq!((line.contains("swiotlb=2048"), line.ends_with(append)), (dimms.is_some(), true));
+        }
+        let config = GuestConfig { dimms, ..shape() };
+        assert_eq!((config.total_memory(), shape().total_memory()), (Bytes(768 << 20), Bytes(512 << 20)));
     }
 
     #[test]

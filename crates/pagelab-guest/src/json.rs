@@ -6,6 +6,7 @@ use pagelab_model::Failure;
 use pagelab_report::json::document_header;
 use pagelab_report::json::object::{JsonObject, to_array};
 
+use crate::accelerator::AcceleratorChoice;
 use crate::boot::GuestPlan;
 use crate::file_receiver::ReceivedFile;
 use crate::job::JobStep;
@@ -13,9 +14,16 @@ use crate::kernel::GuestKernel;
 use crate::message::StepExit;
 use crate::outcome::{GuestOutcome as Guest, StepEnd};
 
+/// Why there is no size of a DIMM.
+const NO_DIMMS: &str = "--dimms was not given";
+
 /// Converts the plan to JSON (docs/json.md). `fetches`: kernel to download and its destination, if it is not
-/// cached.
-pub fn plan_to_json(plan: &GuestPlan, fetches: Option<&str>) -> Result<JsonObject, Failure> {
+/// cached. The accelerator is the requested one: nothing was probed.
+pub fn plan_to_json(
+    plan: &GuestPlan,
+    accelerator: AcceleratorChoice,
+    fetches: Option<&str>,
+) -> Result<JsonObject, Failure> {
     let step = |step: &JobStep| match step {
         JobStep::Pagelab(words) => words.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         JobStep::Write { path, text } => vec![path.clone(), text.clone()],
@@ -28,7 +36,14 @@ pub fn plan_to_json(plan: &GuestPlan, fetches: Option<&str>) -> Result<JsonObjec
         .field("memory_bytes", plan.config.memory.0)
         .field("cpus", plan.config.cpus)
         .field("nodes", plan.config.nodes)
-        .field("emulator", "tcg")
+        .field("dimms", plan.config.dimms.map_or(0, |dimms| dimms.count))
+        .optional("dimm_bytes", plan.config.dimms.map(|dimms| dimms.size.0), NO_DIMMS)
+        .field("accelerator", accelerator.name())
+        .optional(
+            "emulator",
+            (accelerator == AcceleratorChoice::Tcg).then_some("tcg"),
+            "--accel kvm or auto was given",
+        )
         .field("command", plan.steps.first().map(step))
         .field("qemu", plan.command_line())
         .optional("kernel", kernel, "it is not downloaded yet")
@@ -37,8 +52,8 @@ pub fn plan_to_json(plan: &GuestPlan, fetches: Option<&str>) -> Result<JsonObjec
     Ok(document)
 }
 
-/// Converts the outcome to JSON (docs/json.md).
-pub fn outcome_to_json(plan: &GuestPlan, guest: &Guest) -> JsonObject {
+/// Converts the outcome to JSON (docs/json.md). `kvm_failure`: why TCG had to replace KVM.
+pub fn outcome_to_json(plan: &GuestPlan, kvm_failure: Option<&str>, guest: &Guest) -> JsonObject {
     let about = guest.report();
     let (lost, steps, files, not_taken) = match guest {
         Guest::Completed(job) => (None, &job.steps, &job.files[..], &job.missing_files[..]),
@@ -52,6 +67,10 @@ pub fn outcome_to_json(plan: &GuestPlan, guest: &Guest) -> JsonObject {
         .field("memory_bytes", plan.config.memory.0)
         .field("cpus", plan.config.cpus)
         .field("nodes", plan.config.nodes)
+        .field("dimms", plan.config.dimms.map_or(0, |dimms| dimms.count))
+        .optional("dimm_bytes", plan.config.dimms.map(|dimms| dimms.size.0), NO_DIMMS)
+        .field("accelerator", plan.accelerator.name())
+        .optional("kvm_failure", kvm_failure, "KVM was used, or was not requested")
         .field("steps", to_array(steps, step_to_json))
         .field("files", to_array(files, received_file_to_json))
         .field("not_copied", not_taken.to_vec())

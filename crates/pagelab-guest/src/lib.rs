@@ -5,12 +5,14 @@
 //! [`packet`]s over a serial line) and says how it ended ([`outcome`]). The guest's side is [`agent`],
 //! which the same program becomes as PID 1.
 
+pub mod accelerator;
 pub mod agent;
 pub mod boot;
 pub mod cache;
 pub mod config;
 pub mod console;
 mod cpio;
+pub mod dimms;
 mod disk;
 mod elf;
 pub mod file_receiver;

@@ -14,6 +14,10 @@ pub const MOUNTS: [(&str, &str, &str); 6] = [
     ("debugfs", "/sys/kernel/debug", ""),
     ("tracefs", "/sys/kernel/tracing", ""),
 ];
+/// The kernel's command line.
+pub const KERNEL_COMMAND_LINE: &str = "/proc/cmdline";
+/// File system with the kernel's command line, and its file there.
+pub const KERNEL_COMMAND_LINE_SOURCE: (&str, &str) = ("proc", "cmdline");
 /// Where control groups are mounted.
 pub const CGROUP_DIR: &str = "/sys/fs/cgroup";
 /// Block devices.

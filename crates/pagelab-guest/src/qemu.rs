@@ -1,6 +1,9 @@
 //! QEMU's command line for a guest. Everything of pagelab's is a descriptor that QEMU inherits: no file has a
 //! name, so nothing is left after any kill.
 
+use pagelab_model::Bytes;
+
+use crate::accelerator::Accelerator;
 use crate::config::GuestConfig;
 use crate::job::{BULK_PORT, DISK_SERIAL, SWAP_SERIAL};
 
@@ -39,10 +42,19 @@ impl DescriptorNames {
 /// Features of QEMU that a malicious guest could use to access the host.
 const SANDBOX_OPTIONS: &str = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
 
-/// The arguments behind the program's name. TCG alone: a /dev/kvm that hangs is never opened. One thread
-/// emulates all CPUs by turns: with a thread for each, one of them may execute code that the kernel has just
-/// rewritten (docs/guests.md).
+/// The arguments for an accelerator, and no other is tried. With TCG one thread emulates all CPUs by turns:
+/// with a thread for each, one of them may execute code that the kernel has just rewritten (docs/guests.md).
+/// The processor of the host is passed on only to KVM: TCG has its own.
+fn accelerator_arguments(accelerator: Accelerator) -> &'static [&'static str] {
+    match accelerator {
+        Accelerator::Tcg => &["-accel", "tcg,thread=single"],
+        Accelerator::Kvm => &["-accel", "kvm", "-cpu", "host"],
+    }
+}
+
+/// The arguments behind the program's name.
 pub fn build_arguments(
+    accelerator: Accelerator,
     shape: &GuestConfig,
     kernel_image: &str,
     descriptors: &DescriptorNames,
@@ -50,12 +62,13 @@ pub fn build_arguments(
 ) -> Vec<String> {
     let mut command_line: Vec<String> = Vec::new();
     let mut push = |words: &[&str]| command_line.extend(words.iter().map(|word| (*word).to_owned()));
-    push(&["-accel", "tcg,thread=single", "-machine", "q35", "-nodefaults", "-no-user-config"]);
+    push(accelerator_arguments(accelerator));
+    push(&["-machine", "q35", "-nodefaults", "-no-user-config"]);
     push(&["-display", "none", "-no-reboot"]);
     if sandbox {
         push(&["-sandbox", SANDBOX_OPTIONS]);
     }
-    push(&["-m", &format!("{}M", shape.memory.0 >> 20), "-smp", &shape.cpus.to_string()]);
+    push(&["-m", &memory_option(shape), "-smp", &shape.cpus.to_string()]);
     if shape.nodes > 1 {
         for (node, (memory, cpus)) in shape.split_by_node().into_iter().enumerate() {
             let size = memory.0 >> 20;
@@ -67,6 +80,15 @@ pub fn build_arguments(
             };
             push(&["-numa", &format!("node,nodeid={node}{cpus},memdev=m{node}")]);
         }
+    }
+    for (index, size) in shape.dimms.iter().flat_map(|dimms| (0..dimms.count).map(|n| (n, dimms.size))) {
+        push(&["-object", &format!("memory-backend-ram,id=dimm{index},size={}M", size.0 >> 20)]);
+        // QEMU accepts the number of a node only from a machine that has nodes.
+        let node = match shape.nodes {
+            0 | 1 => String::new(),
+            nodes => format!(",node={}", index % nodes),
+        };
+        push(&["-device", &format!("pc-dimm,id=d{index},memdev=dimm{index}{node}")]);
     }
     // A comma in a value is written twice; here only in values that may have one.
     push(&["-kernel", kernel_image, "-initrd", &format!("/dev/fd/{}", descriptors.initramfs)]);
@@ -96,6 +118,18 @@ pub fn build_arguments(
     command_line
 }
 
+/// The value of `-m`: with DIMMs, also their slots and the most memory that the guest can have.
+fn memory_option(shape: &GuestConfig) -> String {
+    let mebibytes = |size: Bytes| size.0 >> 20;
+    let memory = mebibytes(shape.memory);
+    match shape.dimms {
+        None => format!("{memory}M"),
+        Some(dimms) => {
+            format!("{memory}M,slots={},maxmem={}M", dimms.count, mebibytes(shape.total_memory()))
+        }
+    }
+}
+
 /// A command line as a shell would take it, several words a line.
 pub fn format_command_line(program: &str, arguments: &[String]) -> String {
     let quoted = |word: &str| {
@@ -117,19 +151,22 @@ pub fn format_command_line(program: &str, arguments: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pagelab_model::Bytes;
+    use crate::dimms::Dimms;
 
     fn shape() -> GuestConfig {
         let (memory, append) = (Bytes(512 << 20), "a=1 b".into());
         GuestConfig { memory, cpus: 3, nodes: 2, append, ..GuestConfig::default() }
     }
 
+    fn arguments_of(accelerator: Accelerator, config: &GuestConfig, bulk: bool) -> String {
+        let descriptors = DescriptorNames::with_placeholders(config, bulk);
+        build_arguments(accelerator, config, "/k", &descriptors, true).join(" ")
+    }
+
     #[test]
     fn a_shape_becomes_a_command_line() {
         let config = GuestConfig { swap: Some(Bytes(1 << 30)), ..shape() };
-        let command_line =
-            build_arguments(&config, "/k", &DescriptorNames::with_placeholders(&config, true), true)
-                .join(" ");
+        let command_line = arguments_of(Accelerator::Tcg, &config, true);
         for part in [
             "-m 512M -smp 3",
             "-numa node,nodeid=0,cpus=0-1,memdev=m0 -object memory-backend-ram,id=m1,size=256M",
@@ -147,15 +184,40 @@ mod tests {
     }
 
     #[test]
-    fn hardware_virtualisation_is_never_asked_for() {
-        let command_line =
-            build_arguments(&shape(), "/k", &DescriptorNames::with_placeholders(&shape(), false), true)
-                .join(" ");
-        assert_eq!(command_line.matches("-accel").count(), 1);
-        assert!(
-            command_line.contains("-accel tcg,thread=single") && !command_line.contains("kvm"),
-            "{command_line}"
-        );
+    fn dimms_are_devices_that_are_given_to_the_nodes_by_turns() {
+        let dimms = Some(Dimms { count: 3, size: Bytes(128 << 20) });
+        for (nodes, parts) in [
+            (1, &["-m 512M,slots=3,maxmem=896M -smp 3", "-device pc-dimm,id=d2,memdev=dimm2 -kernel"][..]),
+            (
+                2,
+                &[
+                    "-object memory-backend-ram,id=dimm0,size=128M -device pc-dimm,id=d0,memdev=dimm0,node=0",
+                    "-device pc-dimm,id=d1,memdev=dimm1,node=1",
+                    "-device pc-dimm,id=d2,memdev=dimm2,node=0",
+                ],
+            ),
+        ] {
+            let config = GuestConfig { nodes, dimms, ..shape() };
+            let command_line = arguments_of(Accelerator::Tcg, &config, false);
+            for part in parts {
+                assert!(command_line.contains(part), "{part}\n{command_line}");
+            }
+            assert_eq!(command_line.matches("pc-dimm").count(), 3, "{command_line}");
+        }
+    }
+
+    #[test]
+    fn hardware_virtualisation_is_only_asked_for_by_name() {
+        for (accelerator, arguments) in
+            [(Accelerator::Tcg, "-accel tcg,thread=single "), (Accelerator::Kvm, "-accel kvm -cpu host ")]
+        {
+            let command_line = arguments_of(accelerator, &shape(), false);
+            assert!(command_line.starts_with(arguments), "{command_line}");
+            assert_eq!(command_line.matches("-accel").count(), 1, "no other accelerator is tried");
+            let has_kvm = accelerator == Accelerator::Kvm;
+            assert_eq!(command_line.contains("kvm"), has_kvm, "{command_line}");
+            assert_eq!(command_line.contains("-cpu "), has_kvm, "{command_line}");
+        }
     }
 
     #[test]

@@ -347,7 +347,7 @@ fn a_full_disk_is_reported_and_leaves_no_partial_file() {
 }
 
 #[test]
-fn hardware_virtualisation_is_never_touched() {
+fn hardware_virtualisation_is_not_touched_by_default() {
     let stage = Stage::new("cat said >&$line; exec sleep 600");
     stage.put("said", &job("", "", StepExit::Code(0)));
     stage.run(&["--nodes", "2", "--swap", "16M"]);
@@ -358,6 +358,101 @@ fn hardware_virtualisation_is_never_touched() {
     let named: Vec<&str> = arguments.lines().filter(ours).collect();
     assert_eq!(named.len(), 2, "initramfs and disk have no name: {named:?}");
     assert!(named.iter().all(|line| line.contains("/dev/fd")), "{named:?}");
+}
+
+/// A stand-in that runs `probe` at its first start, and carries out the job at the second. The arguments of
+/// each start are in the files `start1` and `start2`.
+fn probed(probe: &str) -> Stage {
+    let stage = Stage::new(&format!(
+        "if [ ! -e start1 ]; then mv arguments start1; {probe}; fi; mv arguments start2; cat said >&$line; \
+         exec sleep 600"
+    ));
+    stage.put("probe", &packets(&[hello(), AgentMessage::JobDone]));
+    stage.put("hello", &packets(&[hello()]));
+    stage.put("said", &job("out\n", "", StepExit::Code(3)));
+    stage
+}
+
+/// Time for everything but the deadline of a probe, on a busy machine.
+const PROBE_SLACK: Duration = Duration::from_secs(60);
+
+#[test]
+fn kvm_runs_the_guest_only_if_a_probe_boot_has_worked() {
+    const KVM: &str = "-accel\nkvm\n-cpu\nhost\n";
+    const TCG: &str = "-accel\ntcg,thread=single\n";
+    let refused = "echo 'qemu: failed to initialize kvm: Permission denied' >&2; exit 1";
+    let deadline = "boot was lost: its agent did not answer within 10 s; no kernel messages";
+    for (choice, probe, second, said) in [
+        ("tcg", "cat said >&$line; exec sleep 600", None, ""),
+        ("auto", "cat probe >&$line; exec sleep 600", Some(KVM), ""),
+        ("kvm", "cat probe >&$line; exec sleep 600", Some(KVM), ""),
+        ("auto", "kill -9 $$", Some(TCG), "QEMU was killed by signal 9 (SIGKILL)"),
+        ("auto", refused, Some(TCG), "QEMU could not start it (exit code 1): qemu: failed to initialize kvm"),
+        ("auto", "exec sleep 600", Some(TCG), deadline),
+        ("auto", "cat hello >&$line; exec sleep 600", Some(TCG), "did not end its empty job within 10 s"),
+    ] {
+        let stage = probed(probe);
+        let start = Instant::now();
+        let options = ["--accel", choice, "--cpus", "2", "--swap", "16M", "--append", "a=1", "--json"];
+        let (code, stdout, stderr) = texts(&stage.run(&options));
+        assert_eq!(code, Some(3), "{choice}, {probe}: {stderr}");
+        assert!(start.elapsed() < Duration::from_secs(10) + PROBE_SLACK, "{:?}", start.elapsed());
+        let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        let accelerator = if second == Some(KVM) { "kvm" } else { "tcg" };
+        assert_eq!(json["accelerator"], accelerator, "{choice}, {probe}");
+        let starts = ["start1", "start2"].map(|name| fs::read_to_string(stage.path(name)).ok());
+        let [Some(first), last] = &starts else { panic!("never started") };
+        assert_eq!(last.as_deref().map(|last| last.contains(second.unwrap())), second.map(|_| true));
+        if choice == "tcg" {
+            assert!(first.contains(TCG) && !first.contains("kvm"), "{first}");
+        } else {
+            assert!(first.contains(KVM) && !first.contains("tcg"), "{first}");
+            let others = ["swap", "a=1"].map(|word| first.contains(word));
+            assert_eq!((others, first.contains("-smp\n1\n")), ([false; 2], true), "the smallest: {first}");
+        }
+        let note = "note: the guest is emulated (TCG), because KVM does not work: the guest of a probe boot";
+        // A probe of ten seconds may also have a line of progress.
+        let notes: Vec<&str> = stderr.lines().filter(|line| line.contains("KVM does not")).collect();
+        assert_eq!(notes.len(), usize::from(!said.is_empty()), "{choice}, {probe}: {stderr}");
+        assert!(notes.iter().all(|line| line.starts_with(note) && line.contains(said)), "{stderr}");
+        let reason = json["kvm_failure"].as_str().unwrap_or_default();
+        assert!(reason.contains(said) && reason.is_empty() == said.is_empty(), "{json}");
+        stage.assert_nothing_is_left();
+    }
+}
+
+#[test]
+fn kvm_that_does_not_work_is_an_error_with_its_reason_and_the_way_out() {
+    for (probe, said, hint) in [
+        (
+            "echo 'qemu: failed to initialize kvm: Permission denied' >&2; exit 1",
+            "QEMU could not start it (exit code 1): qemu: failed to initialize kvm: Permission denied",
+            "hint: use --accel tcg, run as root, or join the kvm group\n",
+        ),
+        ("kill -9 $$", "QEMU was killed by signal 9", "hint: use --accel tcg\n"),
+    ] {
+        let stage = probed(probe);
+        let (code, stdout, stderr) = texts(&stage.run(&["--accel", "kvm"]));
+        assert_eq!((code, stdout.as_str()), (Some(4), ""), "{probe}: {stderr}");
+        let error = "error: cannot use KVM: the guest of a probe boot was lost: ";
+        assert!(stderr.starts_with(error) && stderr.contains(said), "{stderr}");
+        assert!(stderr.ends_with(hint), "{stderr}");
+        assert!(!stage.path("start2").exists(), "{probe}: there is no guest");
+        stage.assert_nothing_is_left();
+    }
+}
+
+#[test]
+fn a_signal_ends_a_probe_boot() {
+    let stage = probed("exec sleep 600");
+    let child = started(&mut stage.command(&["--accel", "auto"]));
+    wait_until("the probe", || stage.path("start1").exists());
+    let kill = ["-s", "TERM", &child.id().to_string()];
+    assert!(Command::new("kill").args(kill).status().unwrap().success());
+    let (code, _, stderr) = texts(&child.wait_with_output().unwrap());
+    assert!(code == Some(143) && stderr.contains("stopped"), "{code:?}: {stderr}");
+    assert!(!stage.path("start2").exists(), "there is no guest");
+    stage.assert_nothing_is_left();
 }
 
 #[test]
@@ -385,6 +480,12 @@ fn invalid_arguments_are_refused_before_the_start() {
         (&["--give", "/sys/kernel/mm/transparent_hugepage/enabled"], 3, "copy it and give the copy"),
         (&["--cgroup", "none", "--cgroup-limit", "64M"], 2, "requires --cgroup v2 or v1"),
         (&["--disk", "5"], 2, "--disk: expected at least 8 MiB"),
+        (&["--accel", "hvf"], 2, "possible values: tcg, kvm, auto"),
+        (&["--dimms", "2"], 2, "expected COUNTxSIZE, for example 8x128M"),
+        (&["--dimms", "257x128M"], 2, "--dimms: expected 1 to 256 DIMMs, found 257"),
+        (&["--dimms", "2x100M"], 2, "a multiple of 128 MiB, the size of a memory block, found 100 MiB"),
+        (&["--dimms", "64x128M"], 2, "for 8 GiB of DIMMs\nhint: use --memory 256M or more"),
+        (&["--memory", "16G", "--dimms", "2x200G"], 4, "hint: use --memory and --dimms together up to"),
         (&["--console", "/no/such/folder/x"], 3, "cannot write /no/such/folder/x: no directory"),
     ] {
         let (got, stdout, stderr) = texts(&stage.run(options));
@@ -484,7 +585,7 @@ fn every_field_of_the_json_is_documented() {
     let stage = Stage::new("exit 0");
     let cache = stage.path("cache");
     for (options, fetches) in [
-        (&["--dry-run", "--json", "--swap", "16M"][..], false),
+        (&["--dry-run", "--json", "--swap", "16M", "--accel", "kvm", "--dimms", "1x128M"][..], false),
         (&["--dry-run", "--json", "--kernel", "6.1", "--cache", cache.to_str().unwrap()], true),
     ] {
         let (code, stdout, stderr) = texts(&stage.run(options));
@@ -505,13 +606,39 @@ fn the_plan_is_shown_and_nothing_is_started() {
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
     for part in [
         "guest     6.1.0, 128 MiB, 1 CPU, 2 nodes, swap 16 MiB\n",
-        "emulated  QEMU TCG",
+        "accel     tcg: emulated by QEMU",
         "modules   virtio_pci.ko virtio_blk.ko\n",
         "fd=BULK",
         "runs      pagelab frag",
         "-numa",
     ] {
         assert!(stdout.contains(part), "{part}: {stdout}");
+    }
+    assert!(!stage.path("pid").exists());
+}
+
+#[test]
+fn the_plan_names_the_accelerator_and_the_dimms_and_nothing_is_started() {
+    let stage = Stage::new("exit 0");
+    for (choice, title, arguments) in [
+        ("tcg", "tcg: emulated by QEMU, about ten times slower", "-accel tcg,thread=single"),
+        ("kvm", "kvm: the processor of this machine, after a probe boot of at most 10 s", "-accel kvm \\\n"),
+        ("auto", "auto: kvm as shown below if a probe boot of at most 10 s works", "-accel kvm \\\n"),
+    ] {
+        let options = ["--dry-run", "--accel", choice, "--dimms", "2x128M"];
+        let (code, stdout, stderr) = texts(&stage.run(&options));
+        assert_eq!((code, stderr.as_str()), (Some(0), ""), "{choice}");
+        for part in [title, arguments, "128 MiB, 2 DIMMs of 128 MiB, 1 CPU\n", "-m 128M,slots=2,maxmem=384M"]
+        {
+            assert!(stdout.contains(part), "{part}: {stdout}");
+        }
+        let (_, stdout, _) = texts(&stage.run(&[&options[..], &["--json"]].concat()));
+        let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        assert_eq!(
+            (&json["accelerator"], json["emulator"].as_str()),
+            (&choice.into(), (choice == "tcg").then_some("tcg"))
+        );
+        assert_eq!((&json["dimms"], &json["dimm_bytes"]), (&2.into(), &(128 << 20).into()));
     }
     assert!(!stage.path("pid").exists());
 }

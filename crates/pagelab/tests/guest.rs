@@ -10,9 +10,11 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use pagelab_guest::dimms::Dimms;
 use pagelab_guest::job::JobStep;
 use pagelab_guest::message::StepExit;
 use pagelab_guest::outcome::{GuestOutcome, LossReason, StepEnd};
+use pagelab_model::Bytes;
 use serde_json::Value;
 use trial::{binary, finished, lock_guests, pagelab, plan, run};
 
@@ -55,6 +57,7 @@ fn a_guest_with_a_memory_limit_is_captured() {
         pagelab("frag --no-such-option"),
         JobStep::Write { path: "/no/such/file".into(), text: "x".into() },
         pagelab("restore"),
+        pagelab("map --json"),
     ];
     let Some(mut plan) = plan("6.1", steps) else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -64,11 +67,12 @@ fn a_guest_with_a_memory_limit_is_captured() {
     plan.output_paths = vec!["saved.tar.zst".into()];
     plan.output_dir = folder.path().to_owned();
     plan.config.cgroup.as_mut().unwrap().limit_bytes = Some(64 << 20);
+    plan.config.dimms = Some(Dimms { count: 2, size: Bytes(128 << 20) });
     let turn = lock_guests();
     let ended = finished(&plan);
     drop(turn);
-    let [live, captured, saved, frag, wrong, unwritten, restored] = &ended.steps[..] else { panic!() };
-    for step in [live, captured, saved, frag, restored] {
+    let [live, captured, saved, frag, wrong, unwritten, restored, map] = &ended.steps[..] else { panic!() };
+    for step in [live, captured, saved, frag, restored, map] {
         assert_eq!(step.end, StepExit::Code(0), "{}", describe_step(step));
     }
     assert_eq!(wrong.end, StepExit::Code(2), "{}", describe_step(wrong));
@@ -89,7 +93,11 @@ fn a_guest_with_a_memory_limit_is_captured() {
     );
     assert_eq!(group["path"], "/pagelab");
     let total_kib = live["use"]["meminfo"]["MemTotal_kib"].as_u64().unwrap();
-    assert!((160 << 10..256 << 10).contains(&total_kib), "{total_kib}");
+    assert!(
+        (416 << 10..512 << 10).contains(&total_kib),
+        "{total_kib}: memory without the kernel's, and DIMMs"
+    );
+    check_dimms(&json(&map.stdout));
     assert_eq!(live["problems"], Value::Array(vec![]));
 
     // The same numbers from the same files, there and here.
@@ -101,6 +109,21 @@ fn a_guest_with_a_memory_limit_is_captured() {
     let again = json(&here(&["checkup", "--root", "saved.tar.zst", "--json"]));
     assert_eq!(difference(&json(&saved.stdout), &again, ""), None);
     assert_eq!(json(&frag.stdout), json(&here(&["frag", "--from", "given.txt", "--json"])));
+}
+
+/// The two DIMMs of 128 MiB are the memory blocks from 4 GiB on, and make up the zone Movable.
+fn check_dimms(map: &Value) {
+    let (first, frames) = ((4_u64 << 30) / (128 << 20), 32_768_u64);
+    let blocks = map["memory_blocks"].as_array().unwrap().iter();
+    let blocks = blocks.map(|block| ["number", "online", "frames"].map(|name| block[name].clone()));
+    let dimms: Vec<_> = blocks.filter(|[number, ..]| number.as_u64() >= Some(first)).collect();
+    let expected = [first, first + 1].map(|number| [Value::from(number), true.into(), frames.into()]);
+    assert_eq!(dimms, expected);
+    let zones = map["zones"].as_array().unwrap();
+    let movable: Vec<_> = zones.iter().filter(|zone| zone["zone"] == "Movable").collect();
+    let [movable] = movable[..] else { panic!("{zones:?}") };
+    let classes = movable["classes"].as_array().unwrap().iter();
+    assert_eq!(classes.map(|class| class["pages"].as_u64().unwrap()).sum::<u64>(), 2 * frames, "{movable}");
 }
 
 #[test]

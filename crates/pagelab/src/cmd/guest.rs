@@ -27,7 +27,7 @@ Examples:
   pagelab guest run --take saved.tar.zst -- capture saved.tar.zst
 
 A guest is a virtual machine that runs only this pagelab and is discarded afterwards. It is emulated and \
- does not need /dev/kvm.";
+ does not need /dev/kvm, which is opened only for --accel kvm and --accel auto.";
 
 #[derive(Debug, clap::Subcommand)]
 enum GuestAction {

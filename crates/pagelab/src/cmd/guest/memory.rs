@@ -3,6 +3,7 @@
 use std::num::NonZero;
 
 use pagelab_formats::{meminfo, mountinfo};
+use pagelab_guest::config::GuestConfig;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_host::{cgroup, paths};
@@ -14,11 +15,11 @@ const QEMU_OVERHEAD: Bytes = Bytes(256 << 20);
 /// Memory reserved for all other processes of this machine.
 const HOST_RESERVE: Bytes = Bytes(1 << 30);
 
-/// Returns an error if a guest of this size would leave less than the reserve. If the available memory is
-/// unknown, it is not checked.
-pub fn check_host_memory(guest: Bytes) -> Result<(), String> {
+/// Returns an error if this guest would leave less than the reserve. A guest may use all its memory and all
+/// its DIMMs. If the available memory is unknown, it is not checked.
+pub fn check_host_memory(guest: &GuestConfig) -> Result<(), String> {
     let [available, room] = read_host_memory();
-    check_room(guest, available, room)
+    check_room(guest.total_memory(), guest.dimms.is_some(), available, room)
 }
 
 /// Returns how many guests of this size may run at the same time: as many as requested, else one for each CPU
@@ -39,7 +40,7 @@ fn fit_lanes(
         let each = guest.0.saturating_add(QEMU_OVERHEAD.0);
         let beside = each.saturating_mul(lanes.get() as u64 - 1);
         let left = |memory: Option<Bytes>| memory.map(|memory| Bytes(memory.0.saturating_sub(beside)));
-        check_room(guest, left(available), left(room))
+        check_room(guest, false, left(available), left(room))
     };
     let Some(lanes) = requested else {
         let most = (1..=cpus.get()).rev().filter_map(NonZero::new).find(|&lanes| fits(lanes).is_ok());
@@ -72,7 +73,16 @@ fn read_host_memory() -> [Option<Bytes>; 2] {
     [available, room]
 }
 
-fn check_room(guest: Bytes, available: Option<Bytes>, cgroup_room: Option<Bytes>) -> Result<(), String> {
+fn check_room(
+    guest: Bytes,
+    has_dimms: bool,
+    available: Option<Bytes>,
+    cgroup_room: Option<Bytes>,
+) -> Result<(), String> {
+    let (options, smaller) = match has_dimms {
+        true => ("--memory and --dimms together", "--memory or --dimms"),
+        false => ("--memory", "--memory"),
+    };
     let wanted = Bytes(guest.0.saturating_add(QEMU_OVERHEAD.0));
     let (wants, size) = (format_bytes(wanted), format_exact(guest));
     let reserve = format_bytes(HOST_RESERVE);
@@ -84,14 +94,14 @@ fn check_room(guest: Bytes, available: Option<Bytes>, cgroup_room: Option<Bytes>
         ));
         return Err(format!(
             "a guest with {size} needs {wants} including QEMU; {} is available, and {reserve} is reserved; \
-             hint: use --memory up to {most}, or free memory",
+             hint: use {options} up to {most}, or free memory",
             format_bytes(available)
         ));
     }
     match cgroup_room {
         Some(room) if room < wanted => Err(format!(
             "a guest with {size} needs {wants} including QEMU; this cgroup has {} left; hint: use a smaller \
-             --memory, or raise the limit",
+             {smaller}, or raise the limit",
             format_bytes(room)
         )),
         _ => Ok(()),
@@ -105,13 +115,17 @@ mod tests {
     #[test]
     fn a_guest_that_does_not_fit_is_refused_with_what_there_is_and_the_way_out() {
         let gibibytes = |n: u64| Some(Bytes(n << 30));
-        assert_eq!(check_room(Bytes(512 << 20), gibibytes(4), None), Ok(()));
-        assert_eq!(check_room(Bytes(512 << 20), None, None), Ok(()));
-        let said = check_room(Bytes(4 << 30), gibibytes(4), None).unwrap_err();
+        assert_eq!(check_room(Bytes(512 << 20), false, gibibytes(4), None), Ok(()));
+        assert_eq!(check_room(Bytes(512 << 20), false, None, None), Ok(()));
+        let said = check_room(Bytes(4 << 30), false, gibibytes(4), None).unwrap_err();
         assert!(said.contains("4 GiB needs 4.25 GiB") && said.contains("up to 2816M"), "{said}");
-        let said = check_room(Bytes(1 << 30), gibibytes(8), gibibytes(1)).unwrap_err();
+        let said = check_room(Bytes(1 << 30), false, gibibytes(8), gibibytes(1)).unwrap_err();
         assert!(said.contains("this cgroup has 1 GiB left"), "{said}");
-        assert!(check_room(Bytes(u64::MAX), gibibytes(8), None).is_err());
+        let said = check_room(Bytes(4 << 30), true, gibibytes(4), None).unwrap_err();
+        assert!(said.contains("use --memory and --dimms together up to 2816M"), "{said}");
+        let said = check_room(Bytes(1 << 30), true, None, gibibytes(1)).unwrap_err();
+        assert!(said.contains("use a smaller --memory or --dimms, or raise"), "{said}");
+        assert!(check_room(Bytes(u64::MAX), false, gibibytes(8), None).is_err());
     }
 
     #[test]

@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 use pagelab_command::progress::{self, CommandStatus, StatusEnd};
 use pagelab_command::setup_progress::SetupProgress;
 use pagelab_formats::duration;
+use pagelab_guest::accelerator::AcceleratorChoice;
 use pagelab_guest::boot::{self, GuestPlan, QEMU};
 use pagelab_guest::cache::KernelCache;
 use pagelab_guest::config::GuestConfig;
+use pagelab_guest::dimms::Dimms;
 use pagelab_guest::job::{CgroupConfig, CgroupVersion, JobStep};
 use pagelab_guest::json;
 use pagelab_guest::kernel::GuestKernel;
@@ -38,7 +40,10 @@ pub struct Args {
     /// Memory of the guest; the kernel disables THP below 600M
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse)]
     memory: Bytes,
-    /// CPUs of the guest; a single QEMU thread emulates all of them
+    /// Add DIMMs, for example 8x128M: hot-pluggable memory above 4 GiB
+    #[arg(long, value_name = "COUNTxSIZE", value_parser = Dimms::parse)]
+    dimms: Option<Dimms>,
+    /// CPUs of the guest; with TCG, a single QEMU thread emulates all of them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_bounded::<u32, 1, 64>)]
     cpus: u32,
     /// NUMA nodes; memory and CPUs are divided evenly among them
@@ -91,6 +96,9 @@ pub struct Args {
     /// QEMU binary
     #[arg(long, value_name = "PROGRAM", default_value = QEMU)]
     qemu: PathBuf,
+    /// Accelerator that runs the guest's CPUs
+    #[arg(long, default_value = "tcg", value_parser = choice(&ACCELERATORS))]
+    accel: AcceleratorChoice,
     /// Start QEMU without its seccomp sandbox
     #[arg(long)]
     no_sandbox: bool,
@@ -125,8 +133,17 @@ The exit code is the command's, 128 plus the signal number if a signal ended it,
  kernel panic, QEMU killed, time limit.
 
 The command runs as root. The guest has proc, sysfs, debugfs, tmpfs at /run and /tmp, and pagelab. Standard \
- input is not passed on: use --give FILE. The guest is emulated (QEMU TCG), about ten times slower than \
- hardware. /dev/kvm is never used, so a hung guest cannot hang this machine.";
+ input is not passed on: use --give FILE.
+
+By default the guest is emulated (QEMU TCG), about ten times slower than hardware, and /dev/kvm is never \
+ opened. With --accel kvm or auto, QEMU opens it, first for a probe boot of at most 10 s; if that fails, \
+ auto uses TCG.";
+
+const ACCELERATORS: [Choice<AcceleratorChoice>; 3] = [
+    (&["tcg"], "Emulation, which works on every host", AcceleratorChoice::Tcg),
+    (&["kvm"], "Hardware virtualization through /dev/kvm", AcceleratorChoice::Kvm),
+    (&["auto"], "KVM if a probe boot works, otherwise TCG", AcceleratorChoice::Auto),
+];
 
 /// Cgroup version in a guest. The alias keeps clap from reading `Option` as an optional argument.
 type MountedCgroup = Option<CgroupVersion>;
@@ -147,16 +164,17 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         return dry_run(args, shape).map(|()| Exit::Success as u8);
     }
     let mut told = SetupProgress::start(args.verbose)?;
-    memory::check_host_memory(shape.memory).map_err(|why| Failure::new(FailureKind::NotAvailable, why))?;
+    memory::check_host_memory(&shape).map_err(|why| Failure::new(FailureKind::NotAvailable, why))?;
     let (plan, fetches_into) = resolve_plan(args, shape)?;
     plan.check()?;
-    let plan = match fetches_into {
+    let mut plan = match fetches_into {
         Some(cache) => GuestPlan {
             kernel: set_up_kernel(&cache, &args.kernel, &mut told).map_err(output::exit_if_stopped)?,
             ..plan
         },
         None => plan,
     };
+    let kvm_failure = choose_accelerator(args.accel, &mut plan, &told)?;
     let console = args.console.as_ref();
     let console = console.map(|path| create_console_file(path, args.replacement.force)).transpose()?;
     told.print(&format!("booting {}", guest_title(&plan)));
@@ -167,9 +185,40 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         GuestWatcher { progress: told, status, console, forwards_output, start, time_limit: whole };
     let guest = boot::run_guest(&plan, &mut watcher).map_err(output::exit_if_stopped)?;
     if args.json {
-        output::print_json(&json::outcome_to_json(&plan, &guest))?;
+        output::print_json(&json::outcome_to_json(&plan, kvm_failure.as_deref(), &guest))?;
     }
     Ok(report_outcome(&guest, args.json))
+}
+
+/// Sets the accelerator of the plan, after a probe boot if KVM was requested. Returns why TCG had to replace
+/// it, which was printed.
+fn choose_accelerator(
+    choice: AcceleratorChoice,
+    plan: &mut GuestPlan,
+    told: &SetupProgress,
+) -> Result<Option<String>, Failure> {
+    if choice == AcceleratorChoice::Tcg {
+        return Ok(None);
+    }
+    told.print(&format!("probing KVM with kernel {}", plan.kernel.release));
+    let status = CommandStatus::start("probing KVM", StatusEnd::AtMost(boot::PROBE_TIMEOUT));
+    let resolved = boot::resolve_accelerator(choice, plan, &mut ProbeWatcher(told));
+    let resolved = resolved.map_err(output::exit_if_stopped)?;
+    drop(status);
+    plan.accelerator = resolved.accelerator;
+    if let Some(reason) = &resolved.kvm_failure {
+        output::warn(&format!("note: the guest is emulated (TCG), because KVM does not work: {reason}"));
+    }
+    Ok(resolved.kvm_failure)
+}
+
+/// Ends a probe boot on a signal.
+struct ProbeWatcher<'a>(&'a SetupProgress);
+
+impl boot::GuestObserver for ProbeWatcher<'_> {
+    fn stop_signal(&mut self) -> Option<i32> {
+        self.0.stop.signal()
+    }
 }
 
 /// Prints errors and warnings, and returns the exit code.
@@ -209,6 +258,7 @@ fn guest_shape(args: &Args) -> Result<GuestConfig, Failure> {
     let limit_bytes = args.cgroup_limit.map(|limit| limit.0);
     let shape = GuestConfig {
         memory: args.memory,
+        dimms: args.dimms,
         cpus: args.cpus,
         nodes: args.nodes,
         append: args.append.clone(),
@@ -240,6 +290,7 @@ fn resolve_plan(args: &Args, shape: GuestConfig) -> Result<(GuestPlan, Option<Ke
     let mut plan = GuestPlan::new(kernel, shape, vec![JobStep::Pagelab(args.command.clone())]);
     plan.qemu = args.qemu.clone();
     plan.sandbox = !args.no_sandbox;
+    plan.accelerator = args.accel.first();
     plan.input_files = args.give.clone();
     plan.output_paths = args.take.clone();
     plan.output_dir = args.to.clone();
@@ -256,8 +307,13 @@ fn create_console_file(path: &Path, replaces: bool) -> Result<File, Failure> {
 
 /// `6.1.0-56-cloud-amd64, 512 MiB, 2 CPUs`
 fn guest_title(plan: &GuestPlan) -> String {
-    let GuestConfig { memory, cpus, nodes, swap, disk, .. } = &plan.config;
-    let mut title = format!("{}, {}, {cpus} CPU", plan.kernel.release, format_exact(*memory));
+    let GuestConfig { memory, dimms, cpus, nodes, swap, disk, .. } = &plan.config;
+    let mut title = format!("{}, {}", plan.kernel.release, format_exact(*memory));
+    if let Some(Dimms { count, size }) = dimms {
+        let plural = if *count == 1 { "" } else { "s" };
+        title.push_str(&format!(", {count} DIMM{plural} of {}", format_exact(*size)));
+    }
+    title.push_str(&format!(", {cpus} CPU"));
     title.push_str(if *cpus == 1 { "" } else { "s" });
     if *nodes > 1 {
         title.push_str(&format!(", {nodes} nodes"));
@@ -268,6 +324,19 @@ fn guest_title(plan: &GuestPlan) -> String {
     title
 }
 
+fn accelerator_title(choice: AcceleratorChoice) -> String {
+    let name = choice.name();
+    let probe = format!("a probe boot of at most {} s", boot::PROBE_TIMEOUT.as_secs());
+    let text = match choice {
+        AcceleratorChoice::Tcg => {
+            "emulated by QEMU, about ten times slower than hardware; /dev/kvm is not opened".to_owned()
+        }
+        AcceleratorChoice::Kvm => format!("the processor of this machine, after {probe}"),
+        AcceleratorChoice::Auto => format!("kvm as shown below if {probe} works, otherwise tcg"),
+    };
+    format!("{name}: {text}")
+}
+
 fn dry_run(args: &Args, shape: GuestConfig) -> Result<(), Failure> {
     let (plan, fetches_into) = resolve_plan(args, shape)?;
     plan.check()?;
@@ -275,12 +344,12 @@ fn dry_run(args: &Args, shape: GuestConfig) -> Result<(), Failure> {
         format!("the newest {} cloud kernel into {}", args.kernel, cache.store().dir().display())
     });
     if args.json {
-        let document = json::plan_to_json(&plan, fetches.as_deref())?;
+        let document = json::plan_to_json(&plan, args.accel, fetches.as_deref())?;
         return output::print_json(&document);
     }
     let mut out = output::stdout();
     writeln!(out, "guest     {}", guest_title(&plan))?;
-    writeln!(out, "emulated  QEMU TCG, about ten times slower than hardware; /dev/kvm is not used")?;
+    writeln!(out, "accel     {}", accelerator_title(args.accel))?;
     match &fetches {
         Some(fetches) => writeln!(out, "fetches   {fetches}")?,
         None => {
