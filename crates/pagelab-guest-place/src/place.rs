@@ -14,8 +14,10 @@ use pagelab_experiment::place::{
 };
 use pagelab_experiment::recipe::{BootPolicy, RequiredGuest};
 use pagelab_experiment::resolve::ResolvedExperiment;
+use pagelab_guest::accelerator::Accelerator;
 use pagelab_guest::boot::{GuestPlan, run_guest};
 use pagelab_guest::config::GuestConfig;
+use pagelab_guest::dimms::Dimms;
 use pagelab_guest::job::{CgroupConfig, CgroupVersion, JobStep, WORK_DIR};
 use pagelab_guest::kernel::GuestKernel;
 use pagelab_guest::outcome::GuestOutcome;
@@ -28,8 +30,6 @@ use pagelab_runfile::Error;
 use crate::boot_observer::BootObserver;
 use crate::trial_end;
 
-/// Kind of the event that describes a guest.
-const GUEST_EVENT: &str = "guest";
 /// Below this size the kernel disables transparent huge pages (docs/guests.md).
 const THP_MEMORY_MIN: Bytes = Bytes(608 << 20);
 /// The recipe in the guest; the first step of each job writes it.
@@ -51,20 +51,24 @@ pub struct VariantGuest {
 impl VariantGuest {
     /// Its configuration.
     pub fn config(&self) -> GuestConfig {
-        let RequiredGuest { memory, cpus, append, swap, disk, .. } = self.required.clone();
+        let RequiredGuest { memory, cpus, append, swap, disk, dimms, .. } = self.required.clone();
         let cgroup = Some(CgroupConfig { version: CgroupVersion::V2, limit_bytes: None });
-        GuestConfig { memory, cpus, nodes: 1, append, swap, disk, cgroup }
+        let dimms = dimms.map(|(count, size)| Dimms { count, size });
+        GuestConfig { memory, dimms, cpus, nodes: 1, append, swap, disk, cgroup }
     }
 
     /// `guest with Linux 6.1.0-56-cloud-amd64, 1 GiB, 1 CPU`
     pub fn describe(&self) -> String {
-        let RequiredGuest { memory, cpus, append, swap, .. } = &self.required;
+        let RequiredGuest { memory, cpus, append, swap, dimms, .. } = &self.required;
         let plural = if *cpus == 1 { "" } else { "s" };
         let mut text = format!(
             "guest with Linux {}, {}, {cpus} CPU{plural}",
             self.kernel.release,
             format_exact(*memory)
         );
+        if let Some((count, size)) = dimms {
+            text.push_str(&format!(", {count} DIMMs of {}", format_exact(*size)));
+        }
         if let Some(swap) = swap {
             text.push_str(&format!(", swap {}", format_exact(*swap)));
         }
@@ -82,6 +86,8 @@ pub struct GuestRunner {
     pub qemu: PathBuf,
     /// The program that becomes PID 1; `None` is the one that runs.
     pub program: Option<PathBuf>,
+    /// What runs their CPUs.
+    pub accelerator: Accelerator,
     /// Guests at the same time.
     pub lanes: NonZero<usize>,
     /// The command line of a trial in the guest up to its recipe, and after its options: the changes of the
@@ -111,7 +117,7 @@ impl<'p> GuestPlace<'p> {
         earlier_run: Option<&Run>,
     ) -> GuestPlace<'p> {
         let events = earlier_run.map_or(&[][..], |run| &run.events);
-        let earlier_guests = events.iter().filter(|event| event.kind == GUEST_EVENT);
+        let earlier_guests = events.iter().filter(|event| event.kind == Run::GUEST_EVENT);
         GuestPlace {
             resolved,
             guests,
@@ -180,6 +186,7 @@ impl<'p> GuestPlace<'p> {
         let mut plan = GuestPlan::new(guest.kernel.clone(), guest.config(), steps);
         plan.qemu.clone_from(&self.runner.qemu);
         plan.program.clone_from(&self.runner.program);
+        plan.accelerator = self.runner.accelerator;
         plan.timeouts.total = plan.timeouts.first_line + time;
         Ok(plan)
     }
@@ -258,7 +265,10 @@ impl Place for GuestPlace<'_> {
         let mut described = self.earlier_guests.clone();
         for variant in variants {
             let Some(guest) = self.guests.get(variant) else { continue };
-            let description = guest.describe();
+            let mut description = guest.describe();
+            if self.runner.accelerator == Accelerator::Kvm {
+                description.push_str(Run::KVM_GUEST);
+            }
             if !described.insert(description.clone()) {
                 continue;
             }
@@ -266,12 +276,12 @@ impl Place for GuestPlace<'_> {
                 let text = format!("new in this run: {description}");
                 report(PlaceEvent { kind: "kernel", text, is_note: true })?;
             }
-            report(PlaceEvent { kind: GUEST_EVENT, text: description, is_note: true })?;
+            report(PlaceEvent { kind: Run::GUEST_EVENT, text: description, is_note: true })?;
             if guest.required.memory < THP_MEMORY_MIN {
                 let (name, least) = (&self.plan().variants[variant].name, format_exact(THP_MEMORY_MIN));
                 let text =
                     format!("{name}: a guest below {least} has no transparent huge pages (docs/guests.md)");
-                report(PlaceEvent { kind: GUEST_EVENT, text, is_note: true })?;
+                report(PlaceEvent { kind: Run::GUEST_EVENT, text, is_note: true })?;
             }
         }
         Ok(())

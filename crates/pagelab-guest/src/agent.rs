@@ -25,8 +25,8 @@ use crate::config::{MARKER_NAME, MARKER_VALUE};
 use crate::initramfs::JOB_PATH;
 use crate::job::{DISK_MOUNT, GuestJob, JobStep};
 use crate::message::{AgentHello, AgentMessage, StepExit};
-use command::StepSite;
 use crate::paths;
+use command::StepSite;
 use host_link::HostLink;
 
 /// How long the host is waited for after the last message. This ends QEMU at once, so it returns only if

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::Experiment;
+use crate::experiment::{Experiment, Plan};
 use crate::extfrag::FallbackStacks;
 use crate::profile::TlbProfile;
 use crate::settings::Settings;
@@ -42,6 +42,19 @@ pub struct Run {
 }
 
 impl Run {
+    /// Kind of the event that describes a guest.
+    pub const GUEST_EVENT: &'static str = "guest";
+    /// End of that description if the processor of the host ran the guest.
+    pub const KVM_GUEST: &'static str = ", with KVM";
+
+    /// Whether its times are those of an emulated processor.
+    pub fn has_emulated_times(&self) -> bool {
+        let is_kvm =
+            |event: &RunEvent| event.kind == Run::GUEST_EVENT && event.text.ends_with(Run::KVM_GUEST);
+        let is_guest = |of: &Experiment| of.plan.place == Plan::GUEST;
+        self.experiment.as_deref().is_some_and(is_guest) && !self.events.iter().any(is_kvm)
+    }
+
     /// The experiment, if it is simulated.
     pub fn simulated_experiment(&self) -> Option<&Experiment> {
         self.experiment.as_deref().filter(|experiment| experiment.plan.is_simulated())

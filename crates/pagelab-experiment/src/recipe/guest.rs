@@ -1,7 +1,7 @@
 //! `[guest]`: the disposable guest in which trials run, and the keys of a variant for it.
 
 use pagelab_model::Bytes;
-use pagelab_model::size::format_argument;
+use pagelab_model::size::{self, format_argument};
 
 use super::table_fields::{ProblemList, TableFields};
 use super::{Recipe, Variant, WorkloadCommand};
@@ -56,6 +56,8 @@ pub struct GuestTable {
     pub swap: Option<Bytes>,
     /// Size of the ext4 disk; `Some(0)`: none.
     pub disk: Option<Bytes>,
+    /// Hot-pluggable memory devices: how many, and the size of each.
+    pub dimms: Option<(u32, Bytes)>,
     /// The trials that share a boot.
     pub boot: Option<BootPolicy>,
     /// Sysctls, and `lru_gen`.
@@ -94,6 +96,8 @@ pub struct RequiredGuest {
     pub swap: Option<Bytes>,
     /// Size of the ext4 disk.
     pub disk: Option<Bytes>,
+    /// Hot-pluggable memory devices: how many, and the size of each.
+    pub dimms: Option<(u32, Bytes)>,
     /// Sysctls and `lru_gen`, which a trial sets and nothing restores.
     pub settings: Vec<(String, String)>,
 }
@@ -154,6 +158,7 @@ impl Recipe {
             cpus: table.cpus.unwrap_or(if self.variants.iter().any(needs_two) { 2 } else { 1 }),
             append: append.join(" "),
             swap: table.swap,
+            dimms: table.dimms,
             disk: table.disk.or_else(|| self.default_guest_disk()).filter(|size| size.0 > 0),
             settings,
         }
@@ -290,11 +295,24 @@ pub(super) fn read_guest(problems: &mut ProblemList, fields: &mut TableFields<'_
         append: fields.read_string(problems, "append").unwrap_or_default(),
         swap: fields.read_size(problems, "swap"),
         disk: fields.read_size_or_none(problems, "disk"),
+        dimms: read_dimms(problems, &mut fields),
         boot: fields.read_choice(problems, "boot", &BootPolicy::NAMES),
         settings: read_settings(problems, &mut fields),
     };
     fields.report_unknown_keys(problems);
     (table, line)
+}
+
+/// `"8x128M"`.
+fn read_dimms(problems: &mut ProblemList, fields: &mut TableFields<'_>) -> Option<(u32, Bytes)> {
+    let (text, line) = fields.read_text(problems, "dimms")?;
+    let parts = text.split_once('x');
+    let dimms = parts.and_then(|(count, size)| Some((count.parse().ok()?, size::parse_nonzero(size).ok()?)));
+    if dimms.is_none() {
+        let named = fields.describe_key("dimms");
+        problems.add(line, format!("{named}: expected COUNTxSIZE, for example 8x128M, found {text:?}"));
+    }
+    dimms
 }
 
 /// The keys of a variant for its guest.
@@ -351,8 +369,9 @@ mod tests {
     #[test]
     fn a_guest_is_that_of_the_experiment_with_the_changes_of_the_variant() {
         let text = format!(
-            "{HEAD}[guest]\nkernel = \"6.12\"\ncpus = 2\nappend = \"a=1\"\n\
-             settings = {{ \"vm.swappiness\" = 1 }}\n[[variant]]\nname = \"plain\"\n[[variant]]\nname = \"other\"\nmemory = \"2G\"\nappend = \"b\"\n\
+            "{HEAD}[guest]\nkernel = \"6.12\"\ncpus = 2\nappend = \"a=1\"\ndimms = \"2x128M\"\n\
+             settings = {{ \"vm.swappiness\" = 1 }}\n[[variant]]\nname = \"plain\"\n\
+             [[variant]]\nname = \"other\"\nmemory = \"2G\"\nappend = \"b\"\n\
              kernelcore = \"512M\"\nkernel = \"6.1\"\n\
              settings = {{ \"vm.swappiness\" = 60, lru_gen = false }}\n"
         );
@@ -368,6 +387,7 @@ mod tests {
             append: "a=1".to_owned(),
             swap: None,
             disk: None,
+            dimms: Some((2, Bytes(128 << 20))),
             settings,
         };
         assert_eq!(plain, expected);
@@ -456,6 +476,7 @@ mod tests {
         for (keys, said) in [
             ("place = \"moon\"\n", "place: expected one of host, guest, found \"moon\""),
             ("[guest]\nboot = \"never\"\n", "guest: boot: expected one of trial, round"),
+            ("[guest]\ndimms = \"128M\"\n", "guest: dimms: expected COUNTxSIZE, for example 8x128M"),
             ("[guest]\nkernel = 6\n", "guest: kernel: expected a string or a list of strings"),
             ("[guest]\nsettings = { swappiness = 1 }\n", "settings: expected a sysctl such as"),
             ("[guest]\nsettings = { \"vm..x\" = 1 }\n", "settings: expected a sysctl such as"),

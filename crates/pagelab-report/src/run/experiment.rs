@@ -41,7 +41,7 @@ pub(super) fn render_experiment(run: &Run, view: View, style: TextStyle) -> Stri
     for (at, (head, found)) in plan.workloads.iter().zip(&effects.workloads).enumerate() {
         output.add_gap();
         workload::write_workload(&mut output, run, plan, head, found);
-        detail::write_first_touch(&mut output, plan, found);
+        detail::write_first_touch(&mut output, run, plan, found);
         let curves: Vec<&MemoryCurve> = curves.iter().filter(|curve| curve.workload == at).collect();
         write_memory_needs(&mut output, run, plan, found, &curves);
         matrix::write_matrix(&mut output, run, plan, found);
@@ -52,7 +52,7 @@ pub(super) fn render_experiment(run: &Run, view: View, style: TextStyle) -> Stri
     attachments::write_notes(&mut output, experiment);
     output.add_gap();
     failures::write_failures(&mut output, experiment, view);
-    output.add_fact_line(&list_design_facts(experiment));
+    output.add_fact_line(&list_design_facts(run, experiment));
     if plan.place != IMPORTED_PLACE {
         detail::write_hardware(&mut output, run, &effects);
     }
@@ -70,13 +70,13 @@ fn trial_name(plan: &Plan, trial: &Trial) -> String {
 }
 
 /// Writes failures and the basis of the numbers, for sections that present the results themselves.
-pub(super) fn write_footer(output: &mut TextReport, experiment: &Experiment, view: View) {
+pub(super) fn write_footer(output: &mut TextReport, run: &Run, experiment: &Experiment, view: View) {
     let effects = ExperimentEffects::from_experiment(experiment);
     for found in &effects.workloads {
-        detail::write_first_touch(output, &experiment.plan, found);
+        detail::write_first_touch(output, run, &experiment.plan, found);
     }
     failures::write_failures(output, experiment, view);
-    output.add_fact_line(&list_design_facts(experiment));
+    output.add_fact_line(&list_design_facts(run, experiment));
     let judged = effects.workloads.first().and_then(|of| of.primary_measure());
     if let Some(Err(absence)) = judged.map(|judged| judged.noise_floor.as_ref()) {
         output.add_dim_paragraph("noise floor  ", &clip_name(absence.reason(), TEXT_MAX));
@@ -104,12 +104,15 @@ fn write_memory_needs(
 }
 
 /// Writes the size of the experiment and how much of it was done.
-fn list_design_facts(experiment: &Experiment) -> Vec<String> {
+fn list_design_facts(run: &Run, experiment: &Experiment) -> Vec<String> {
     let plan = &experiment.plan;
     let place = clip_name(&plan.place, NAME_MAX);
     let mut facts = vec![match place.as_str() {
         IMPORTED_PLACE => place,
-        Plan::GUEST => "in guests, whose times are those of an emulated processor (TCG)".to_owned(),
+        Plan::GUEST if run.has_emulated_times() => {
+            "in guests, whose times are those of an emulated processor (TCG)".to_owned()
+        }
+        Plan::GUEST => "in guests with KVM".to_owned(),
         _ => format!("on {place}"),
     }];
     facts.push(format_plural(plan.variants.len(), "variant"));

@@ -40,7 +40,7 @@ pub(super) fn render_tuning(run: &Run, view: View, style: TextStyle) -> String {
         output.add_dim_paragraph("  note  ", &style.to_one_line(note));
     }
     output.add_gap();
-    experiment::write_footer(&mut output, experiment, view);
+    experiment::write_footer(&mut output, run, experiment, view);
     write_hints(&mut output, run, experiment, tune, tuned.verdict, view);
     output.into_text()
 }

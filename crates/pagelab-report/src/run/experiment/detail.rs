@@ -314,7 +314,7 @@ const VARIANT_MAX: usize = 30;
 const VARIANTS_SHOWN_MAX: usize = 6;
 
 /// Writes a line with the first-touch time of each variant and the rest of its system time.
-pub(super) fn write_first_touch(output: &mut TextReport, plan: &Plan, effects: &WorkloadEffects) {
+pub(super) fn write_first_touch(output: &mut TextReport, run: &Run, plan: &Plan, effects: &WorkloadEffects) {
     let middle = |name: &str, variant: usize| effects.measure(name)?.median(variant);
     let time = |ns: f64| format_quantity(ns, &Unit::from(Unit::NANOSECONDS), PageSize::DEFAULT);
     let fact = |variant: usize| {
@@ -326,7 +326,7 @@ pub(super) fn write_first_touch(output: &mut TextReport, plan: &Plan, effects: &
     };
     let facts: Vec<String> = (0..plan.variants.len()).filter_map(fact).take(VARIANTS_SHOWN_MAX).collect();
     if !facts.is_empty() {
-        let emulated = if plan.place == Plan::GUEST { " (TCG)" } else { "" };
+        let emulated = if run.has_emulated_times() { " (TCG)" } else { "" };
         output.add_facts(&format!("  system time{emulated}: "), &facts, "; ");
     }
 }

@@ -38,7 +38,7 @@ pub(super) fn write_workload(
         output.add_paragraph(&format!("{name}   "), "nothing was measured: no trial completed");
         return;
     };
-    output.add_paragraph(&format!("{name}   "), &answer_sentence(plan, effects, judging_measure));
+    output.add_paragraph(&format!("{name}   "), &answer_sentence(run, plan, effects, judging_measure));
     write_rows(output, run, plan, effects, judging_measure);
     let mut facts =
         vec![format!("by {}", style.clip_name(&display_measure_name(&judging_measure.name), NAME_MAX))];
@@ -87,7 +87,12 @@ fn write_miss_reductions(output: &mut TextReport, plan: &Plan, effects: &Workloa
     }
 }
 
-fn answer_sentence(plan: &Plan, effects: &WorkloadEffects, judging_measure: &MeasureEffects) -> String {
+fn answer_sentence(
+    run: &Run,
+    plan: &Plan,
+    effects: &WorkloadEffects,
+    judging_measure: &MeasureEffects,
+) -> String {
     let variants = (0..plan.variants.len()).filter(|&variant| Some(variant) != plan.baseline);
     let variant_effects: Vec<(usize, &Effect)> =
         variants.filter_map(|at| Some((at, judging_measure.effect(at)?))).collect();
@@ -109,7 +114,7 @@ fn answer_sentence(plan: &Plan, effects: &WorkloadEffects, judging_measure: &Mea
         advised.and_then(|(_, variant)| variant_effects.iter().find(|(at, _)| Some(*at) == variant)).or(best);
     let Some((variant, effect)) = shown else {
         return match plan.variants.len() {
-            0 | 1 => plan.baseline.map_or(String::new(), |at| median_text(plan, judging_measure, at)),
+            0 | 1 => plan.baseline.map_or(String::new(), |at| median_text(run, judging_measure, at)),
             _ => "no variant can be compared with the baseline".to_owned(),
         };
     };
@@ -203,14 +208,10 @@ fn cost_texts(effects: &WorkloadEffects, variant: usize) -> Vec<String> {
         .collect()
 }
 
-/// Whether values of a measure are times of an emulated processor.
-fn is_emulated_time(plan: &Plan, measure: &MeasureEffects) -> bool {
-    plan.place == Plan::GUEST && measure.unit.is_time()
-}
-
-fn median_text(plan: &Plan, judging_measure: &MeasureEffects, variant: usize) -> String {
+fn median_text(run: &Run, judging_measure: &MeasureEffects, variant: usize) -> String {
     let statistics = judging_measure.variants.get(variant).and_then(|variant| variant.statistics);
-    let emulated = if is_emulated_time(plan, judging_measure) { ", TCG" } else { "" };
+    let is_emulated = run.has_emulated_times() && judging_measure.unit.is_time();
+    let emulated = if is_emulated { ", TCG" } else { "" };
     statistics.map_or("nothing was measured".to_owned(), |found| {
         let name = display_measure_name(&judging_measure.name);
         format!(
@@ -235,7 +236,7 @@ fn write_rows(
     let scale = UnitScale::for_values(&judging_measure.unit, page_size, false, medians.fold(0.0, f64::max));
     let title = match scale.unit.as_str() {
         "" => "median".to_owned(),
-        unit if is_emulated_time(plan, judging_measure) => format!("median [{unit}, TCG]"),
+        unit if run.has_emulated_times() && judging_measure.unit.is_time() => format!("median [{unit}, TCG]"),
         unit => format!("median [{unit}]"),
     };
     let none = || "–".to_owned();

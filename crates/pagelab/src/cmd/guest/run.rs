@@ -139,7 +139,7 @@ By default the guest is emulated (QEMU TCG), about ten times slower than hardwar
  opened. With --accel kvm or auto, QEMU opens it, first for a probe boot of at most 10 s; if that fails, \
  auto uses TCG.";
 
-const ACCELERATORS: [Choice<AcceleratorChoice>; 3] = [
+pub const ACCELERATORS: [Choice<AcceleratorChoice>; 3] = [
     (&["tcg"], "Emulation, which works on every host", AcceleratorChoice::Tcg),
     (&["kvm"], "Hardware virtualization through /dev/kvm", AcceleratorChoice::Kvm),
     (&["auto"], "KVM if a probe boot works, otherwise TCG", AcceleratorChoice::Auto),
@@ -192,7 +192,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
 
 /// Sets the accelerator of the plan, after a probe boot if KVM was requested. Returns why TCG had to replace
 /// it, which was printed.
-fn choose_accelerator(
+pub fn choose_accelerator(
     choice: AcceleratorChoice,
     plan: &mut GuestPlan,
     told: &SetupProgress,

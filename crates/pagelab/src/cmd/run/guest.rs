@@ -10,7 +10,8 @@ use pagelab_command::setup_progress::SetupProgress;
 use pagelab_experiment::recipe::{Recipe, TrialPlace};
 use pagelab_experiment::resolve::{ExperimentOverrides, ResolvedExperiment};
 use pagelab_experiment::session::SessionFile;
-use pagelab_guest::boot::QEMU;
+use pagelab_guest::accelerator::{Accelerator, AcceleratorChoice};
+use pagelab_guest::boot::{GuestPlan, QEMU};
 use pagelab_guest::kernel::GuestKernel;
 use pagelab_guest::kernel_setup::set_up_kernel;
 use pagelab_guest_place::{GuestPlace, GuestRunner, VariantGuest};
@@ -21,6 +22,7 @@ use pagelab_packages::program;
 use pagelab_study::session::watch_signals;
 
 use super::Args;
+use crate::cmd::guest::run::{ACCELERATORS, choose_accelerator};
 use crate::cmd::guest::{memory, open_cache};
 use crate::cmd::usage_error;
 use crate::exit::{Failure, FailureKind};
@@ -56,6 +58,9 @@ pub struct GuestArgs {
     /// Guests at the same time [default: one for each CPU, if memory suffices]
     #[arg(long, value_name = "N", help_heading = HEADING, value_parser = parse_bounded::<usize, 1, 64>)]
     lanes: Option<usize>,
+    /// Accelerator that runs the CPUs of guests [default: tcg]
+    #[arg(long, value_name = "ACCEL", help_heading = HEADING, value_parser = choice(&ACCELERATORS))]
+    accel: Option<AcceleratorChoice>,
     /// QEMU binary
     #[arg(long, value_name = "PROGRAM", help_heading = HEADING)]
     qemu: Option<PathBuf>,
@@ -84,6 +89,7 @@ impl GuestArgs {
             ("--memory", self.memory.is_some()),
             ("--cpus", self.cpus.is_some()),
             ("--lanes", self.lanes.is_some()),
+            ("--accel", self.accel.is_some()),
             ("--qemu", self.qemu.is_some()),
         ];
         let of_host = [("--swap-dir", args.swap_dir.is_some()), ("--model", args.model)];
@@ -135,6 +141,7 @@ pub fn describe(recipe: &Recipe, variant: usize) -> Vec<String> {
 /// Guests of the variants, and how many of them run at the same time.
 pub struct FoundGuests {
     guests: Vec<VariantGuest>,
+    accelerator: Accelerator,
     lanes: NonZero<usize>,
 }
 
@@ -162,10 +169,24 @@ pub fn find_guests(args: &GuestArgs, resolved: &ResolvedExperiment) -> Result<Fo
     if !problems.is_empty() {
         return Err(usage_error(&problems.join("\n")));
     }
-    let largest = guests.iter().map(|guest| guest.required.memory).max().unwrap_or(Bytes(0));
+    let largest = guests.iter().map(|guest| guest.config().total_memory()).max().unwrap_or(Bytes(0));
     let lanes = memory::count_lanes(largest, args.lanes.and_then(NonZero::new));
     let lanes = lanes.map_err(|why| Failure::new(FailureKind::NotAvailable, why))?;
-    Ok(FoundGuests { guests, lanes })
+    let accelerator = probe_accelerator(args, guests.first(), &qemu)?;
+    Ok(FoundGuests { guests, accelerator, lanes })
+}
+
+/// The accelerator, after a probe boot of the first guest if KVM was requested.
+fn probe_accelerator(
+    args: &GuestArgs,
+    guest: Option<&VariantGuest>,
+    qemu: &Path,
+) -> Result<Accelerator, Failure> {
+    let Some(guest) = guest else { return Ok(Accelerator::Tcg) };
+    let mut plan = GuestPlan::new(guest.kernel.clone(), guest.config(), Vec::new());
+    plan.qemu = qemu.to_owned();
+    choose_accelerator(args.accel.unwrap_or_default(), &mut plan, &SetupProgress::start(false)?)?;
+    Ok(plan.accelerator)
 }
 
 /// The kernels of all variants, by the words that select them.
@@ -226,10 +247,13 @@ pub fn run_in_guests(
         options.push("--".into());
         options.extend(args.command.iter().cloned());
     }
-    output::print_note("guests    emulated (QEMU TCG): times are about ten times those of hardware");
+    if found.accelerator == Accelerator::Tcg {
+        output::print_note("guests    emulated (QEMU TCG): times are about ten times those of hardware");
+    }
     let runner = GuestRunner {
         qemu: args.guest.qemu.clone().unwrap_or_else(|| QEMU.into()),
         program: None,
+        accelerator: found.accelerator,
         lanes: found.lanes,
         trial_command: [vec!["trial".into()], options],
     };
