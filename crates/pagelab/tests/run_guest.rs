@@ -211,6 +211,25 @@ fn a_guest_out_of_memory_is_a_result_where_memory_is_varied() {
 }
 
 #[test]
+fn one_probe_boot_decides_whether_all_guests_have_kvm() {
+    const KVM: &str = "if grep -q '^kvm' arguments; then echo x >> kvm; fi";
+    for (probe, kvm_boots, note) in [
+        ("echo no kvm >&2; exit 1", 1, Some("because KVM does not work")),
+        ("cat empty >&$line; exec sleep 600", 5, None),
+    ] {
+        let stage = stage(&format!("{KVM}; [ $(wc -l < boots) = 1 ] && {{ {probe}; }}; {ANSWERS}"));
+        stage.put("empty", &packets(&[hello(), AgentMessage::JobDone]));
+        let (code, _, stderr) = texts(&run(&stage, &[&GUEST[..], &["--accel", "auto"]].concat()));
+        assert_eq!((code, boots(&stage)), (Some(0), 5), "{stderr}");
+        let counted = fs::read_to_string(stage.path("kvm")).unwrap().lines().count();
+        assert_eq!(counted, kvm_boots, "{stderr}");
+        assert!(note.is_none_or(|note| stderr.contains(note)), "{stderr}");
+        let file = read_run_file(&stage.path("t.pagelab")).unwrap();
+        assert_eq!(file.has_emulated_times(), note.is_some(), "{:?}", file.events);
+    }
+}
+
+#[test]
 fn two_guests_run_side_by_side() {
     // Each waits for the other: one lane alone would wait for ever.
     let script = "n=$(wc -l < boots); until [ $(wc -l < boots) -ge $(( (n + 1) / 2 * 2 )) ]; do sleep 0.05; \
