@@ -15,6 +15,8 @@ use pagelab_model::process::Mapping;
 use pagelab_sys::clock;
 use pagelab_sys::scheduling::RealtimePriority;
 
+use crate::dontneed::TaskClock;
+
 /// Clears the accessed bits of all pages of a process (`clear_refs`, Linux 2.6.22; 1: anonymous pages and
 /// files alike). The TLB is not flushed: pages with a cached translation are not found accessed, so walks are
 /// counted.
@@ -148,9 +150,9 @@ pub fn sweep_process(
     let mut smaps =
         root.open_regular_file(&paths::process_file(pid, "smaps")).map_err(|_| not_found_error())?;
     let _priority = is_short.then(RealtimePriority::enter);
-    let ran_ns = || clock::process_cpu_ns(pid).map_err(|_| not_found_error());
-    let began_ns = ran_ns()?;
-    let cpu_time = || ran_ns().map(|now| Duration::from_nanos(now.saturating_sub(began_ns)));
+    let program_clock = ProgramClock::open(root, pid);
+    let began_ns = program_clock.read_ns()?;
+    let cpu_time = || program_clock.read_ns().map(|now| Duration::from_nanos(now.saturating_sub(began_ns)));
     let (began, began_cpu) = (Instant::now(), clock::thread_cpu_ns());
     clear_accessed_bits(clear_refs)?;
     let (took, cleared) = (began.elapsed(), cpu_time()?);
@@ -172,6 +174,27 @@ pub fn sweep_process(
         text_parts.push((text.len(), cpu_time()?));
     }
     Ok(SweepResult { text, cleared, scan_start, text_parts, clear_times: (took, waited) })
+}
+
+/// The CPU time of the swept program.
+enum ProgramClock {
+    /// By perf events: as of now, also on another CPU. Most sweeps take less than a tick.
+    Task(TaskClock),
+    /// By the clock of the process, as of the last tick; where perf events are not permitted.
+    Process(u32),
+}
+
+impl ProgramClock {
+    fn open(root: &Root, pid: u32) -> ProgramClock {
+        TaskClock::open(root, pid).map_or(ProgramClock::Process(pid), ProgramClock::Task)
+    }
+
+    fn read_ns(&self) -> io::Result<u64> {
+        match self {
+            ProgramClock::Task(clock) => clock.read_ns().ok_or_else(not_found_error),
+            ProgramClock::Process(pid) => clock::process_cpu_ns(*pid).map_err(|_| not_found_error()),
+        }
+    }
 }
 
 /// Waits for a pause, which a stop ends early.
