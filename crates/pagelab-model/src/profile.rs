@@ -46,11 +46,39 @@ impl TlbProfile {
     /// Standard errors on each side of an estimate that hold 95 % of them.
     const Z_95: f64 = 1.96;
 
-    /// All misses; `None` if they were to be estimated and nothing was read: unknown is not 0.
+    /// Whether the source observed the program: an estimate without any scan knows nothing, which is not 0.
+    pub fn is_observed(&self) -> bool {
+        self.source != ProfileSource::Accessed || self.effort.count_sweeps() != Some(0)
+    }
+
+    /// All misses; `None` if the number is unknown: nothing was read, or scans saw a part of them.
     pub fn total_misses(&self) -> Option<u64> {
-        let has_no_data = self.source == ProfileSource::Accessed && self.effort.count_sweeps() == Some(0);
-        let all = self.images.iter().fold(0u64, |sum, image| sum.saturating_add(image.misses));
-        (!has_no_data).then_some(all)
+        (self.is_observed() && self.lower_bound_reason().is_none()).then(|| self.summed_misses())
+    }
+
+    fn summed_misses(&self) -> u64 {
+        self.images.iter().fold(0u64, |sum, image| sum.saturating_add(image.misses))
+    }
+
+    /// Why the number of misses is a lower bound; `None`: it is none.
+    pub fn lower_bound_reason(&self) -> Option<LowerBoundReason> {
+        let saturation = self.effort.saturation.filter(|_| self.source == ProfileSource::Accessed)?;
+        saturation.lower_bound_reason().filter(|_| self.is_observed())
+    }
+
+    /// The lower bound of the misses, if no more is known of their number: the low end of the 95 % interval
+    /// of those that scans saw.
+    pub fn misses_at_least(&self) -> Option<u64> {
+        self.lower_bound_reason()?;
+        Some((self.summed_misses() as f64 * self.lower_bound_factor()) as u64)
+    }
+
+    /// By what the counts and costs of a profile are multiplied to be lower bounds: 1 if they are not.
+    pub fn lower_bound_factor(&self) -> f64 {
+        match (self.lower_bound_reason(), self.relative_half_width()) {
+            (Some(_), Some(width)) => (-width).exp(),
+            _ => 1.0,
+        }
     }
 
     /// The own advice of all images; `None` if the source sees none.
@@ -76,17 +104,77 @@ impl TlbProfile {
         Some(reported_error.unwrap_or((sweeps as f64).sqrt().recip()))
     }
 
-    /// The 95 % interval of the misses. For sweeps it is an interval of factors, so that it never ends below
-    /// 0.
+    /// Half of the width of the 95 % interval as a part of the number; for sweeps, of its logarithm.
+    fn relative_half_width(&self) -> Option<f64> {
+        let quantile = match (self.source, self.effort.misses_error_blocks) {
+            (ProfileSource::Accessed, Some(blocks)) => student_quantile_95(blocks.saturating_sub(1)),
+            _ => Self::Z_95,
+        };
+        Some(quantile * self.misses_error()?)
+    }
+
+    /// The 95 % interval of the misses; `None` if they are counted, or their number is unknown. For sweeps it
+    /// is an interval of factors, so that it never ends below 0.
     pub fn misses_interval(&self) -> Option<(u64, u64)> {
-        let relative_error = Self::Z_95 * self.misses_error()?;
+        let width = self.relative_half_width()?;
         let misses = self.total_misses()? as f64;
         let (down, up) = match self.source {
-            ProfileSource::Accessed => ((-relative_error).exp(), relative_error.exp()),
-            _ => ((1.0 - relative_error).max(0.0), 1.0 + relative_error),
+            ProfileSource::Accessed => ((-width).exp(), width.exp()),
+            _ => ((1.0 - width).max(0.0), 1.0 + width),
         };
         Some(((misses * down) as u64, (misses * up) as u64))
     }
+}
+
+/// Standard errors on each side that hold 95 % of Student's distribution with this many degrees of freedom:
+/// its expansion in their inverse, 0.7 % too few for 3 degrees, and infinitely many for none.
+fn student_quantile_95(freedom: u32) -> f64 {
+    let (z, n) = (TlbProfile::Z_95, f64::from(freedom));
+    z + (z.powi(3) + z) / (4.0 * n)
+        + (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * n * n)
+        + (3.0 * z.powi(7) + 19.0 * z.powi(5) + 17.0 * z.powi(3) - 15.0 * z) / (384.0 * n.powi(3))
+}
+
+/// How far scans of accessed bits undercount, since a cleared bit that is set again hides further misses, and
+/// takes time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScanSaturation {
+    /// The part of the misses that scans lack because the program was setting cleared bits again instead of
+    /// accessing further pages, in thousandths. With one process it is the part of the CPU time between
+    /// clearing and scanning.
+    pub reset_permille: u32,
+    /// The part of the misses in regions of which nearly all pages were found accessed even after the
+    /// shortest pause, in thousandths: how often each was walked is unknown there.
+    pub saturated_permille: u32,
+}
+
+impl ScanSaturation {
+    /// Above this, in thousandths, the number of misses is a lower bound.
+    pub const UNDERCOUNT_MAX: u32 = 100;
+
+    fn lower_bound_reason(&self) -> Option<LowerBoundReason> {
+        let is_considerable = |permille: u32| permille > ScanSaturation::UNDERCOUNT_MAX;
+        if is_considerable(self.reset_permille) {
+            return Some(LowerBoundReason::ResetTime { permille: self.reset_permille });
+        }
+        is_considerable(self.saturated_permille)
+            .then_some(LowerBoundReason::SaturatedRegions { permille: self.saturated_permille })
+    }
+}
+
+/// Why a number of misses is a lower bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LowerBoundReason {
+    /// [`ScanSaturation::reset_permille`] is considerable.
+    ResetTime {
+        /// The part, in thousandths.
+        permille: u32,
+    },
+    /// [`ScanSaturation::saturated_permille`] is.
+    SaturatedRegions {
+        /// The part, in thousandths.
+        permille: u32,
+    },
 }
 
 /// Misses of all images with memory on pages of certain sizes.
@@ -160,6 +248,13 @@ pub struct ProfilingCost {
     /// are counted, or there are none.
     #[serde(default)]
     pub misses_error_permille: Option<u32>,
+    /// Blocks of turns behind that error: its degrees of freedom, and one more; `None` if it is not from the
+    /// spread of such blocks.
+    #[serde(default)]
+    pub misses_error_blocks: Option<u32>,
+    /// How far scans undercount; `None` without a sweep.
+    #[serde(default)]
+    pub saturation: Option<ScanSaturation>,
     /// Upper bound of the slowdown of the most affected process image by sweeps, in millionths: cleared pages
     /// × the cost of accessing one again, and the time in which it was stopped.
     #[serde(default)]
@@ -460,4 +555,65 @@ pub enum UnseenReason {
     /// Its accesses are the kernel's own, or a device's.
     #[serde(alias = "NotByProgram")]
     NotFromProgram,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn swept_profile(effort: ProfilingCost) -> TlbProfile {
+        TlbProfile {
+            source: ProfileSource::Accessed,
+            command: Vec::new(),
+            page_size: PageSize::DEFAULT,
+            huge: Bytes(2 << 20),
+            tlb: None,
+            walk_cost: None,
+            images: vec![ImageProfile { misses: 1_000_000, ..ImageProfile::default() }],
+            wall_ns: 0,
+            effort: ProfilingCost { sweeps: Some(100), misses_error_permille: Some(50), ..effort },
+            lost: 0,
+            notes: Vec::new(),
+            what_ifs: Vec::new(),
+            exit: None,
+        }
+    }
+
+    #[test]
+    fn quantiles_of_few_blocks_are_those_of_student() {
+        for (freedom, expected) in [(3, 3.182), (7, 2.365), (15, 2.131), (1000, 1.962)] {
+            let found = student_quantile_95(freedom);
+            assert!((found / expected - 1.0).abs() < 0.008, "{freedom}: {found}");
+        }
+        let width = |blocks| {
+            let effort = ProfilingCost { misses_error_blocks: blocks, ..ProfilingCost::default() };
+            swept_profile(effort).misses_interval().unwrap()
+        };
+        assert!(width(Some(8)).0 < width(None).0 && width(None).1 < width(Some(8)).1);
+        let none = width(Some(1));
+        assert_eq!(none, (0, u64::MAX), "a single block has no spread");
+    }
+
+    #[test]
+    fn saturated_scans_have_a_lower_bound_and_neither_a_total_nor_an_interval() {
+        for (reset_permille, saturated_permille, reason) in [
+            (100, 100, None),
+            (450, 900, Some(LowerBoundReason::ResetTime { permille: 450 })),
+            (0, 101, Some(LowerBoundReason::SaturatedRegions { permille: 101 })),
+        ] {
+            let saturation = Some(ScanSaturation { reset_permille, saturated_permille });
+            let found = swept_profile(ProfilingCost { saturation, ..ProfilingCost::default() });
+            assert_eq!(found.lower_bound_reason(), reason);
+            assert_eq!(found.total_misses().is_none(), reason.is_some());
+            assert_eq!(found.misses_interval().is_none(), reason.is_some());
+            assert_eq!(found.misses_at_least().is_some_and(|least| least < 1_000_000), reason.is_some());
+            assert!(found.is_observed() && (found.lower_bound_factor() < 1.0) == reason.is_some());
+        }
+        let mut unseen = swept_profile(ProfilingCost::default());
+        unseen.effort.sweeps = Some(0);
+        assert_eq!(
+            (unseen.is_observed(), unseen.total_misses(), unseen.misses_at_least()),
+            (false, None, None)
+        );
+    }
 }

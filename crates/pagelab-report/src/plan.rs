@@ -46,9 +46,24 @@ impl PlanReport<'_> {
         predict::predict_interval(self.ranking, count, self.native_result?)
     }
 
-    /// Formats a cost in its unit: `2.1 s`, `1 200 misses`.
+    /// Whether costs, savings and predictions are from a lower bound of the misses.
+    pub fn is_lower_bound(&self) -> bool {
+        self.profile.lower_bound_reason().is_some()
+    }
+
+    /// The end of the interval that still holds if there are more misses than the profile has.
+    fn predicted_least(&self, count: usize) -> Option<f64> {
+        Some(self.predicted_interval(count)?.low)
+    }
+
+    /// Formats a cost in its unit: `2.1 s`, `1 200 misses`. From a lower bound it is one.
     fn format_cost(&self, cost: f64) -> String {
-        format_cost_value(cost, self.ranking.is_timed)
+        format_cost_value(cost * self.profile.lower_bound_factor(), self.ranking.is_timed)
+    }
+
+    /// A word before costs: they are at least that.
+    fn least_word(&self) -> &'static str {
+        if self.is_lower_bound() { "at least " } else { "" }
     }
 }
 
@@ -99,8 +114,17 @@ fn write_header(output: &mut TextReport, report: &PlanReport<'_>) {
         source_name(profile.source).to_owned(),
         regions,
     ]);
-    let text = if ranking.is_timed {
-        let walks: f64 = ranking.total / (misses as f64).max(1.0) / 1000.0;
+    let walks: f64 = ranking.total / (misses as f64).max(1.0) / 1000.0;
+    let least = report.least_word();
+    let text = if ranking.is_timed && report.is_lower_bound() {
+        format!(
+            "{}; modelled cost of page walks: at least {}, {} ns each; huge pages can save at least {}",
+            miss_counts::format_misses(profile),
+            report.format_cost(ranking.total),
+            format_three_digits(walks),
+            report.format_cost(ranking.attainable_saving()),
+        )
+    } else if ranking.is_timed {
         format!(
             "modelled cost of page walks: {} for {}, {} ns each; huge pages can save {}",
             report.format_cost(ranking.total),
@@ -110,7 +134,7 @@ fn write_header(output: &mut TextReport, report: &PlanReport<'_>) {
         )
     } else {
         format!(
-            "{}; huge pages can save {}",
+            "{}; huge pages can save {least}{}",
             miss_counts::format_misses(profile),
             report.format_cost(ranking.attainable_saving())
         )
@@ -134,6 +158,7 @@ pub fn curve_counts(report: &PlanReport<'_>) -> Vec<usize> {
 fn write_curve(output: &mut TextReport, report: &PlanReport<'_>) {
     let style = output.style();
     let is_predicted = report.predicted_speedup(report.ranking.regions.len()).is_some();
+    let is_bound = report.is_lower_bound();
     let share = |count: usize| report.ranking.saving_share(count).unwrap_or(0.0);
     RowTable::<usize>::new()
         .left("", |&count| if count == report.chosen { "→" } else { "" }.to_owned())
@@ -141,9 +166,15 @@ fn write_curve(output: &mut TextReport, report: &PlanReport<'_>) {
         .right("memory", |&count| format_bytes(Bytes(report.page_size.0.saturating_mul(count as u64))))
         .left("share of the gain", |&count| share_bar(style, share(count)))
         .right("", |&count| format_percent(share(count)))
-        .right("saved", |&count| report.format_cost(report.ranking.saving_at(count)))
-        .right_if(is_predicted, "predicted", |&count| {
-            report.predicted_speedup(count).map_or(String::new(), |ratio| format!("{ratio:.2}×"))
+        .right(if is_bound { "saved, at least" } else { "saved" }, |&count| {
+            report.format_cost(report.ranking.saving_at(count))
+        })
+        .right_if(is_predicted, if is_bound { "predicted, at least" } else { "predicted" }, |&count| {
+            let ratio = match is_bound {
+                true => report.predicted_least(count),
+                false => report.predicted_speedup(count),
+            };
+            ratio.map_or(String::new(), |ratio| format!("{ratio:.2}×"))
         })
         .add_to(output, 1, curve_counts(report));
 }
@@ -231,6 +262,12 @@ fn plan_verdict(report: &PlanReport<'_>) -> String {
         report.predicted_speedup(chosen),
         report.native_result.and_then(|native| predict::predict_full_speedup(ranking, native)),
     ) {
+        (Some(_), Some(all)) if report.is_lower_bound() => {
+            let least = report.predicted_least(chosen).unwrap_or(1.0);
+            text + &format!(
+                "; predicted at least {least:.2}×, from a lower bound of the misses (all: {all:.2}×)"
+            )
+        }
         (Some(likely), Some(all)) => {
             let within = report.predicted_interval(chosen);
             let within =
@@ -387,3 +424,6 @@ pub fn render_walk_cost(walk_cost: &WalkCostCurve, style: TextStyle) -> String {
     output.add_dim_text(&walk_cost.origin);
     output.into_text()
 }
+
+#[cfg(test)]
+mod tests;

@@ -63,14 +63,33 @@ pub fn render(profile: &TlbProfile, name: &str, view: View, style: TextStyle) ->
 /// Notes of a profile that its summary has.
 pub const SUMMARY_NOTES: usize = 2;
 
-/// Renders the lines after a profiling run: where the cost is, and the next commands.
+/// Renders the lines after a profiling run: where the cost is, the first notes, and the next commands.
 pub fn render_summary(profile: &TlbProfile, name: &str, style: TextStyle) -> String {
     let mut output = TextReport::new(style);
+    write_summary(&mut output, profile);
+    for note in profile.notes.iter().take(SUMMARY_NOTES) {
+        output.add_dim_indented(note);
+    }
+    if profile.is_observed() {
+        let name = style.to_one_line(name);
+        output.add_text(&format!("→ pagelab plan {name}   → pagelab profile show {name}"));
+    }
+    output.into_text()
+}
+
+/// Renders the lines of a profile that another command requested: it has the notes in its own report, and
+/// its own next commands.
+pub fn render_passed_summary(profile: &TlbProfile, style: TextStyle) -> String {
+    let mut output = TextReport::new(style);
+    write_summary(&mut output, profile);
+    output.into_text()
+}
+
+fn write_summary(output: &mut TextReport, profile: &TlbProfile) {
     let ranking = shown_ranking(profile, false);
-    write_header(&mut output, profile, &ranking);
-    if profile.total_misses().is_none() {
-        profile.notes.iter().take(SUMMARY_NOTES).for_each(|note| output.add_dim_indented(note));
-        return output.into_text();
+    write_header(output, profile, &ranking);
+    if !profile.is_observed() {
+        return;
     }
     let all = ranking.regions.len();
     let needed = regions_for_plan(&ranking);
@@ -94,13 +113,7 @@ pub fn render_summary(profile: &TlbProfile, name: &str, style: TextStyle) -> Str
     } else {
         output.add_bold_text("none of the observed misses is in a known mapping");
     }
-    write_unseen(&mut output, &ranking, View::default());
-    for note in profile.notes.iter().take(SUMMARY_NOTES) {
-        output.add_dim_indented(note);
-    }
-    let name = style.to_one_line(name);
-    output.add_text(&format!("→ pagelab plan {name}   → pagelab profile show {name}"));
-    output.into_text()
+    write_unseen(output, &ranking, View::default());
 }
 
 /// Renders the report as an HTML page without scripts: the text, and the heat map as a drawing.
@@ -147,7 +160,11 @@ fn write_header(output: &mut TextReport, profile: &TlbProfile, ranking: &Ranking
     output.add_fact_line(&facts);
     let misses: u128 = profile.images.iter().map(|image| u128::from(image.misses)).sum();
     let mut text = crate::miss_counts::format_misses(profile);
-    let about = if profile.is_estimated() { "~" } else { "" };
+    let about = match (profile.lower_bound_reason(), profile.is_estimated()) {
+        (Some(_), _) => "at least ",
+        (None, true) => "~",
+        (None, false) => "",
+    };
     let accesses: Option<u128> =
         profile.images.iter().map(|image| image.accesses.map(u128::from)).sum::<Option<u128>>();
     if let Some(accesses) = accesses.filter(|accesses| *accesses > 0) {
@@ -161,7 +178,7 @@ fn write_header(output: &mut TextReport, profile: &TlbProfile, ranking: &Ranking
         let each = ranking.total / (misses as f64).max(1.0) / 1000.0;
         text += &format!(
             "; modelled walk cost {about}{}, {} ns each",
-            format_cost_value(ranking.total, true),
+            format_cost_value(ranking.total * profile.lower_bound_factor(), true),
             format_three_digits(each)
         );
         // In picoseconds. A program with one thread cannot wait longer than it runs.
@@ -170,8 +187,11 @@ fn write_header(output: &mut TextReport, profile: &TlbProfile, ranking: &Ranking
         }
     }
     output.add_text(&text);
-    if profile.total_misses().is_none() {
+    if !profile.is_observed() {
         output.add_bold_text(crate::miss_counts::MISSES_HINT);
+    }
+    if profile.lower_bound_reason().is_some() {
+        output.add_bold_text(crate::miss_counts::LOWER_BOUND_HINT);
     }
     if let Some(mapping) = profile.effort.stretches {
         let text = format!(
@@ -181,7 +201,12 @@ fn write_header(output: &mut TextReport, profile: &TlbProfile, ranking: &Ranking
         );
         output.add_dim_text(&text);
     }
-    if let Some(duty) = profile.effort.duty_permille.filter(|_| profile.total_misses().is_some()) {
+    write_scan_cost(output, profile);
+}
+
+/// Writes how many scans an estimate is based on, and what they cost.
+fn write_scan_cost(output: &mut TextReport, profile: &TlbProfile) {
+    if let Some(duty) = profile.effort.duty_permille.filter(|_| profile.is_observed()) {
         let share = format_percent(f64::from(duty) / 1000.0);
         let mapping = |number: u64| format_count(u128::from(number));
         let text = match (profile.effort.sweeps, profile.effort.zero_scans) {
@@ -311,8 +336,13 @@ fn mappings_by_cost(ranking: &Ranking) -> Vec<(&RankedMapping, f64)> {
     mappings
 }
 
+/// The title of a column of misses.
+fn misses_title(profile: &TlbProfile) -> &'static str {
+    if profile.lower_bound_reason().is_some() { "misses, at least" } else { "misses" }
+}
+
 fn write_mappings(output: &mut TextReport, profile: &TlbProfile, ranking: &Ranking) {
-    if profile.total_misses().is_none() {
+    if !profile.is_observed() {
         return;
     }
     let mut costly = mappings_by_cost(ranking);
@@ -326,11 +356,13 @@ fn write_mappings(output: &mut TextReport, profile: &TlbProfile, ranking: &Ranki
         .right("touched", |(mapping, _)| {
             format_bytes(Bytes(mapping.cells.iter().fold(0u64, |sum, cell| sum.saturating_add(cell.bytes))))
         })
-        .right("misses", |(mapping, _)| {
+        .right(misses_title(profile), |(mapping, _)| {
             let misses: u128 = mapping.cells.iter().map(|cell| u128::from(cell.misses)).sum();
             format_share_of_misses(profile, misses)
         })
-        .right_if(ranking.is_timed, "cost", |(_, cost)| format_cost_value(*cost, true))
+        .right_if(ranking.is_timed, "cost", |(_, cost)| {
+            format_cost_value(*cost * profile.lower_bound_factor(), true)
+        })
         .right("share", |(_, cost)| format_percent(cost / ranking.total))
         .add_to(output, 1, costly.iter().take(MAPPINGS_MAX));
     if costly.len() > MAPPINGS_MAX {
@@ -350,8 +382,12 @@ fn write_regions(output: &mut TextReport, profile: &TlbProfile, ranking: &Rankin
         .left("region of", |row| row.mapping().map_or(String::new(), |of| display_mapping_name(ranking, of)))
         .right("offset", |row| format!("{:#x}", row.region.offset))
         .right("address", |row| format!("{:#x}", row.address()))
-        .right("misses", |row| format_share_of_misses(profile, row.region.misses.round() as u128))
-        .right_if(ranking.is_timed, "cost", |row| format_cost_value(row.region.cost, true))
+        .right(misses_title(profile), |row| {
+            format_share_of_misses(profile, row.region.misses.round() as u128)
+        })
+        .right_if(ranking.is_timed, "cost", |row| {
+            format_cost_value(row.region.cost * profile.lower_bound_factor(), true)
+        })
         .right("share", |row| format_percent(row.region.cost / ranking.total))
         .left("", |row| {
             row.region.written.map_or("", |written| if written { "written" } else { "read" }).to_owned()

@@ -29,11 +29,14 @@ mod image;
 mod injector;
 mod named_regions;
 mod profiler;
+mod rank_certainty;
 mod report;
+mod scan_saturation;
 mod scan_scheduler;
 mod split;
 mod splitter;
 mod sweep;
+mod walk_total;
 mod zero_pages;
 mod zero_scan;
 

@@ -25,7 +25,7 @@ pub fn planned_page_size(requested: Option<Bytes>, profile: &TlbProfile) -> Resu
 pub fn check_profile(profile: &TlbProfile, ranking: &Ranking, page: Bytes) -> Result<(), Failure> {
     let refused =
         |why: String| Err(Failure::new(FailureKind::NegativeAnswer, format!("nothing to plan: {why}")));
-    if profile.total_misses().is_none() {
+    if !profile.is_observed() {
         let text = "nothing to plan: neither the accessed bits nor a zero page scan observed the program, so \
                     its misses are unknown; hint: profile longer, or use --source exact";
         return Err(Failure::new(FailureKind::BadInput, text));
@@ -73,7 +73,12 @@ pub fn format_plan(report: &PlanReport<'_>) -> String {
         format_percent(ranking.saving_share(chosen).unwrap_or(0.0)),
         report.chosen_by
     );
-    plan_toml::write_plan(&huge_plan, &[remark])
+    let mut remarks = vec![remark];
+    if gain.is_some() && report.is_lower_bound() {
+        remarks
+            .push("the predicted speed-ups are at least these: from a lower bound of the misses".to_owned());
+    }
+    plan_toml::write_plan(&huge_plan, &remarks)
 }
 
 /// Formats the addresses of the planned regions, one per line.

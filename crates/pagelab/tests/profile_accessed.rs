@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 
 use pagelab_model::TlbProfile;
 use pagelab_model::profile::{ImageProfile, ImageStart, MappingKind, UnseenReason};
+use pagelab_report::profile::SUMMARY_NOTES;
 use serde_json::Value;
 use support::running::{
     HOLDS, KillOnDrop, SCANS, process_field, process_state, profile, wait_until, with_enough_rounds,
@@ -155,6 +156,39 @@ fn all_hot_regions_come_first() {
     let first: BTreeSet<u64> = cells(image).iter().take(hot.len()).map(|&(_, address)| address).collect();
     assert_eq!(first, hot, "{:?}\n{:?}", cells(image), profile.notes);
     assert!(profile.effort.split_ns.unwrap() > 0 && profile.effort.cpu_ns.unwrap() > 0);
+}
+
+/// No note is printed twice, and the reason for a lower bound is in the header alone.
+#[test]
+fn each_note_is_printed_once() {
+    let lab = Lab::new();
+    let workload = ["workload", "hot-regions", "--size", "128M", "--rounds", "2000000"];
+    let head = ["profile", "--source", "accessed", "--duty", "50%", "-o", "p.pagelab", "--", binary()];
+    let ran = lab.run(&[&head[..], &workload].concat());
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let in_words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = in_words(&ran.err);
+    let found = profile(&lab, "p.pagelab");
+    assert!(found.notes.len() >= 2, "{:?}", found.notes);
+    // Beside the summary, notes are for a terminal alone.
+    for (at, note) in found.notes.iter().enumerate() {
+        let count = said.matches(&in_words(note)).count();
+        assert!(count <= 1 && (count == 1 || at >= SUMMARY_NOTES), "{count} times {note}\n{said}");
+    }
+    assert!(said.matches("setting accessed bits again").count() <= 1, "{said}");
+    let is_bound = found.lower_bound_reason().is_some();
+    assert_eq!(
+        (said.contains("misses unknown: at least"), found.total_misses().is_none()),
+        (is_bound, is_bound)
+    );
+    // A command that requested the profile has the notes in its own report.
+    let head = ["profile", "--passing", "--source", "accessed", "-o", "q.pagelab", "--", binary()];
+    let passed = lab.run(&[&head[..], &workload].concat());
+    assert_eq!(passed.code, Some(0), "{}", passed.err);
+    let said = in_words(&passed.err);
+    for note in &profile(&lab, "q.pagelab").notes {
+        assert!(!said.contains(&in_words(note)), "{note}\n{said}");
+    }
 }
 
 /// A short program gets no sweep that exceeds its budget, and the profile gives the reason.

@@ -12,6 +12,9 @@ use crate::plan::{PlanReport, curve_counts, knee_absence_text, list_notes};
 /// Builds the document.
 pub fn to_document(report: &PlanReport<'_>) -> Value {
     let (profile, ranking) = (report.profile, report.ranking);
+    let is_bound = report.is_lower_bound();
+    let no_high = if is_bound { LOWER_BOUND_REASON } else { NO_TIME_REASON };
+    let speedup_high = |n: usize| report.predicted_interval(n).map(|of| of.high).filter(|_| !is_bound);
     let selection_json = |n: usize| {
         JsonObject::new()
             .field("pages", n)
@@ -19,7 +22,7 @@ pub fn to_document(report: &PlanReport<'_>) -> Value {
             .optional("saved_ns", cost_ns(ranking, ranking.saving_at(n)), NO_WALK_COST_REASON)
             .optional("speedup", report.predicted_speedup(n), NO_TIME_REASON)
             .optional("speedup_low", report.predicted_interval(n).map(|of| of.low), NO_TIME_REASON)
-            .optional("speedup_high", report.predicted_interval(n).map(|of| of.high), NO_TIME_REASON)
+            .optional("speedup_high", speedup_high(n), no_high)
     };
     let knee = ranking.knee.ok();
     let no_knee = ranking.knee.err().map_or("", knee_absence_text);
@@ -56,6 +59,7 @@ pub fn walk_cost_document(walk_cost: &WalkCostCurve) -> Value {
 
 pub(super) const NO_WALK_COST_REASON: &str =
     "the page walk cost is unknown: measure it with pagelab plan --calibrate";
+const LOWER_BOUND_REASON: &str = "the prediction is from a lower bound of the misses";
 const NO_TIME_REASON: &str = "no native run times are known: use --pair or --base-time";
 
 fn with_chosen(report: &PlanReport<'_>, selection_json: JsonObject) -> JsonObject {

@@ -13,6 +13,7 @@ use super::object::{JsonObject, to_array};
 use super::plan::{
     NO_WALK_COST_REASON, RegionRow, cost_ns, mapping_kind_fields, region_fields, source_slug, walk_cost_json,
 };
+use crate::miss_counts::lower_bound_text;
 use crate::profile::shown_ranking;
 
 /// Builds the document: by huge page, or by the source's cells.
@@ -24,13 +25,20 @@ pub fn to_document(profile: &TlbProfile, by_cell: bool) -> Value {
 const UNSEEN_REASON: &str = "neither accessed bits nor zero-page scans covered the program";
 const COUNTED_REASON: &str = "the misses were counted, not estimated, or their error is unknown";
 
-/// Builds all misses of a profile, with their 95 % interval if they are an estimate.
+const LOWER_BOUND_REASON: &str = "the number is a lower bound, which is in misses_at_least";
+const NO_LOWER_BOUND_REASON: &str = "the number of misses is not a lower bound";
+
+/// Builds all misses of a profile, with their 95 % interval if they are an estimate, or their lower bound.
 pub(super) fn with_misses(object: JsonObject, profile: &TlbProfile) -> JsonObject {
     let within = profile.misses_interval();
+    let bound = profile.lower_bound_reason();
+    let reason = |reason: &'static str| if bound.is_some() { LOWER_BOUND_REASON } else { reason };
     object
-        .optional("misses", profile.total_misses(), UNSEEN_REASON)
-        .optional("misses_low", within.map(|(low, _)| low), COUNTED_REASON)
-        .optional("misses_high", within.map(|(_, high)| high), COUNTED_REASON)
+        .optional("misses", profile.total_misses(), reason(UNSEEN_REASON))
+        .optional("misses_low", within.map(|(low, _)| low), reason(COUNTED_REASON))
+        .optional("misses_high", within.map(|(_, high)| high), reason(COUNTED_REASON))
+        .optional("misses_at_least", profile.misses_at_least(), NO_LOWER_BOUND_REASON)
+        .optional("lower_bound_reason", bound.map(lower_bound_text), NO_LOWER_BOUND_REASON)
 }
 
 /// Builds the fields of a profile.
@@ -38,7 +46,8 @@ pub(super) fn with_profile(object: JsonObject, profile: &TlbProfile, by_cell: bo
     let ranking = shown_ranking(profile, by_cell);
     let region_bytes = if by_cell { profile.page_size.bytes() } else { profile.huge.0 };
     let unaccounted = "not recorded by this source";
-    let is_seen = profile.total_misses().is_some();
+    let is_seen = profile.is_observed();
+    let saturation = profile.effort.saturation;
     let regions = ranking.regions.iter().map(|region| RegionRow { ranking: &ranking, region });
     with_misses(object, profile)
         .field("source", source_slug(profile.source))
@@ -56,6 +65,8 @@ pub(super) fn with_profile(object: JsonObject, profile: &TlbProfile, by_cell: bo
         .optional("zero_scans", profile.effort.zero_scans, unaccounted)
         .optional("zero_pages_dropped", profile.effort.zero_pages.map(|pages| pages.0), unaccounted)
         .optional("zero_pages_returned", profile.effort.zero_pages.map(|pages| pages.1), unaccounted)
+        .optional("reset_permille", saturation.map(|of| of.reset_permille), unaccounted)
+        .optional("saturated_permille", saturation.map(|of| of.saturated_permille), unaccounted)
         .optional("slowdown_ppm", profile.effort.slowdown_ppm, unaccounted)
         .optional("accessed_page_ps", profile.effort.accessed_page_ps, unaccounted)
         .optional("stretches", profile.effort.stretches.map(stretches_json), "the whole run was modelled")
@@ -140,5 +151,54 @@ fn unseen_reason_slug(reason: UnseenReason) -> &'static str {
         UnseenReason::Changed => "changed",
         UnseenReason::OutOfRange => "out_of_range",
         UnseenReason::NotFromProgram => "not_from_program",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagelab_model::profile::{CellCounts, ProfilingCost, ScanSaturation};
+
+    fn effort() -> ProfilingCost {
+        ProfilingCost {
+            sweeps: Some(50),
+            misses_error_permille: Some(50),
+            misses_error_blocks: Some(12),
+            saturation: Some(ScanSaturation { reset_permille: 90, saturated_permille: 10 }),
+            ..ProfilingCost::default()
+        }
+    }
+
+    #[test]
+    fn a_lower_bound_has_fields_of_its_own_and_no_total() {
+        let mut profile = crate::profile::tests::profile(CellCounts::default(), Vec::new(), 0, 2 << 20);
+        profile.images[0].misses = 1_000_000;
+        profile.effort = effort();
+        let counted = to_document(&profile, false);
+        assert_eq!((&counted["misses"], &counted["misses_at_least"]), (&1_000_000.into(), &Value::Null));
+        assert!(counted["misses_low"].is_u64() && counted["lower_bound_reason"].is_null());
+        assert_eq!((&counted["reset_permille"], &counted["saturated_permille"]), (&90.into(), &10.into()));
+        profile.effort.saturation = Some(ScanSaturation { reset_permille: 450, saturated_permille: 10 });
+        let bounded = to_document(&profile, false);
+        for field in ["misses", "misses_low", "misses_high"] {
+            assert!(bounded[field].is_null(), "{field}");
+            let reason = bounded[format!("{field}_absent_reason")].as_str().unwrap();
+            assert!(reason.contains("misses_at_least"), "{field}: {reason}");
+        }
+        let least = bounded["misses_at_least"].as_u64().unwrap();
+        assert_eq!(least, counted["misses_low"].as_u64().unwrap());
+        assert!(bounded["lower_bound_reason"].as_str().unwrap().contains("45 %"), "{bounded}");
+        assert_eq!(bounded["images"][0]["misses"], 1_000_000);
+    }
+
+    #[test]
+    fn a_run_file_without_the_newer_fields_is_read() {
+        let mut json = serde_json::to_value(effort()).unwrap();
+        for field in ["misses_error_blocks", "saturation"] {
+            assert!(json.as_object_mut().unwrap().remove(field).is_some(), "{field}");
+        }
+        let read: ProfilingCost = serde_json::from_value(json).unwrap();
+        let expected = ProfilingCost { misses_error_blocks: None, saturation: None, ..effort() };
+        assert_eq!(read, expected);
     }
 }

@@ -3,7 +3,7 @@
 use pagelab_model::PageSize;
 use pagelab_model::profile::{
     CellCounts, ImageProfile, ImageStart, MappingIdentity, MappingProfile, ProfileSource, ProfilingCost,
-    Program, ReuseHistograms, UnseenRange, WalkCostCurve,
+    Program, ReuseHistograms, ScanSaturation, UnseenRange, WalkCostCurve,
 };
 
 use super::heat_map::HeatCell;
@@ -131,4 +131,47 @@ fn hostile_numbers_are_survived() {
             let _ = (heat_svg(&made).len(), render_summary(&made, "f", TextStyle::PLAIN));
         }
     }
+}
+
+#[test]
+fn a_lower_bound_is_no_total_and_its_reason_is_printed_once() {
+    let mut profile = profile(cells(&[0, 1], &[40_000, 80_000]), Vec::new(), 0, HUGE);
+    profile.images[0].misses = 120_000;
+    profile.walk_cost =
+        Some(WalkCostCurve { points: vec![(2, 10_000), (12, 10_000)], origin: "made".to_owned() });
+    profile.effort = ProfilingCost {
+        sweeps: Some(50),
+        duty_permille: Some(15),
+        misses_error_permille: Some(50),
+        misses_error_blocks: Some(12),
+        saturation: Some(ScanSaturation { reset_permille: 450, saturated_permille: 0 }),
+        ..ProfilingCost::default()
+    };
+    for text in [
+        render(&profile, "f", View::default(), TextStyle::PLAIN),
+        render_summary(&profile, "f", TextStyle::PLAIN),
+    ] {
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains("misses unknown: at least 100 000, because"), "{text}");
+        assert_eq!(text.matches("setting accessed bits again").count(), 1, "{text}");
+        assert!(text.contains("walk cost at least") && text.contains("use --source exact"), "{text}");
+        assert!(!text.contains("about "), "{text}");
+    }
+    let text = render(&profile, "f", View::default(), TextStyle::PLAIN);
+    assert!(text.contains("misses, at least"), "{text}");
+}
+
+/// A command that requested a profile prints the notes itself.
+#[test]
+fn a_summary_that_is_passed_on_has_neither_notes_nor_next_commands() {
+    let mut profile = profile(cells(&[0, 1], &[4, 8]), Vec::new(), 0, HUGE);
+    profile.notes = vec!["the first note".to_owned(), "the second note".to_owned()];
+    let summary = render_summary(&profile, "f", TextStyle::PLAIN);
+    let passed = render_passed_summary(&profile, TextStyle::PLAIN);
+    assert_eq!((summary.matches(" note").count(), passed.matches(" note").count()), (2, 0), "{passed}");
+    assert!(summary.contains("→") && !passed.contains("→"), "{passed}");
+    assert!(summary.starts_with(&passed), "{passed}");
+    profile.effort.sweeps = Some(0);
+    let passed = render_passed_summary(&profile, TextStyle::PLAIN);
+    assert!(passed.contains("misses unknown") && !passed.contains(" note"), "{passed}");
 }

@@ -29,11 +29,12 @@ pub(super) fn render_tuning(run: &Run, view: View, style: TextStyle) -> String {
     let mut output = TextReport::new(style);
     let Some(tuned) = TuningResult::from_experiment(experiment, tune) else { return String::new() };
     output.add_bold_text(&style.to_one_line(&verdict_sentence(&tuned, tune)));
-    write_arms(&mut output, tune, &tuned);
-    for text in verdict_text::side_notes(&tuned, tune) {
+    let prediction = PredictionBasis::from_run(run);
+    write_arms(&mut output, tune, &tuned, prediction);
+    for text in verdict_text::side_notes(&tuned, tune, prediction) {
         output.add_indented(&style.to_one_line(&text));
     }
-    sections::write_curve(&mut output, tune, &tuned);
+    sections::write_curve(&mut output, tune, &tuned, prediction);
     sections::write_counters(&mut output, run, experiment, tune, view);
     sections::write_regions(&mut output, run, tune, view);
     for note in &tune.notes {
@@ -45,8 +46,33 @@ pub(super) fn render_tuning(run: &Run, view: View, style: TextStyle) -> String {
     output.into_text()
 }
 
+/// What a predicted speed-up follows from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PredictionBasis {
+    /// The misses.
+    Misses,
+    /// A lower bound of them, so that the prediction is one too.
+    LowerBound,
+}
+
+impl PredictionBasis {
+    fn from_run(run: &Run) -> PredictionBasis {
+        match run.profile.as_ref().and_then(|profile| profile.lower_bound_reason()) {
+            Some(_) => PredictionBasis::LowerBound,
+            None => PredictionBasis::Misses,
+        }
+    }
+
+    fn column_title(self) -> &'static str {
+        match self {
+            PredictionBasis::Misses => "predicted",
+            PredictionBasis::LowerBound => "predicted, at least",
+        }
+    }
+}
+
 /// Writes a line per arm; the arms of a curve have a separate table.
-fn write_arms(output: &mut TextReport, tune: &TuningRun, tuned: &TuningResult) {
+fn write_arms(output: &mut TextReport, tune: &TuningRun, tuned: &TuningResult, prediction: PredictionBasis) {
     const SHOWN: [HugePageSelection; 4] =
         [HugePageSelection::Never, HugePageSelection::None, HugePageSelection::Plan, HugePageSelection::All];
     let shown_arms: Vec<usize> = SHOWN.iter().filter_map(|selection| tune.arm_index(*selection)).collect();
@@ -89,7 +115,9 @@ fn write_arms(output: &mut TextReport, tune: &TuningRun, tuned: &TuningResult) {
         .right(column_title("page faults", &faults), |(_, of)| cell(of.faults, &faults))
         .right("huge pages", |(_, of)| pages_cell(of))
         .right("memory", |(arm, of)| memory_cell(of.peak_memory, baseline_memory.filter(|_| !is_base(arm))))
-        .right("predicted", |(_, of)| of.predicted_speed_up.map_or(String::new(), format_times));
+        .right(prediction.column_title(), |(_, of)| {
+            of.predicted_speed_up.map_or(String::new(), format_times)
+        });
     let arms = shown_arms.iter().filter_map(|at| Some((tune.arms.get(*at)?, measured(at)?)));
     write_fitting_table(output, &table.columns(), &table.rows(arms));
     output.add_dim_indented(&judging_text(tuned));

@@ -3,17 +3,24 @@
 //! is the one under which that is likeliest: Σ n_i·t_i/(exp(λ·t_i) − 1) = Σ (P_i − n_i)·t_i. A
 //! sweep that found all pages accessed has almost no weight.
 
+use super::walk_total::block_shift;
+
 /// Sweeps of similar duration are added up: buckets for each doubling of it.
 const BUCKETS_PER_DOUBLING: f64 = 4.0;
 
 /// Bisections of the interval that contains the rate.
-const BISECTION_STEPS: u32 = 48;
+const BISECTION_STEPS: u32 = 28;
 
-/// Sweeps of similar duration.
+/// A region is saturated if at most one in this many of its pages was not found accessed after the shortest
+/// pauses: four walks of a page hide behind one bit there.
+const SATURATED_REST_DIVISOR: u64 = 50;
+
+/// Sweeps of similar duration in one block of turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct LagBucket {
-    bucket: u32,
-    sweeps: u64,
+    bucket: u16,
+    block: u16,
+    sweeps: u32,
     pages: u64,
     referenced: u64,
     lag_ns: u64,
@@ -31,27 +38,84 @@ impl LagBucket {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AccessSamples {
     buckets: Vec<LagBucket>,
+    /// log2 of the turns in a block, as of the last sweep.
+    block_shift: u32,
 }
 
 impl AccessSamples {
+    /// Adds a sweep that belongs to no turn: it is in the first block.
     pub fn add_sweep(&mut self, pages: u64, referenced: u64, lag_ns: u64) {
-        let bucket = ((lag_ns.max(1) as f64).log2() * BUCKETS_PER_DOUBLING) as u32;
-        let known = self.buckets.iter().position(|bucket_sweeps| bucket_sweeps.bucket == bucket);
-        let index = known.unwrap_or_else(|| {
-            self.buckets.push(LagBucket { bucket, ..LagBucket::default() });
-            self.buckets.len() - 1
-        });
-        if let Some(entry) = self.buckets.get_mut(index) {
-            entry.sweeps += 1;
-            entry.pages += pages;
-            entry.referenced += referenced.min(pages);
-            entry.lag_ns += lag_ns;
+        self.add_sweep_of_turn(0, pages, referenced, lag_ns);
+    }
+
+    /// Adds a sweep of a turn; turns do not descend.
+    pub fn add_sweep_of_turn(&mut self, turn: u64, pages: u64, referenced: u64, lag_ns: u64) {
+        self.join_blocks(block_shift(turn));
+        let bucket = ((lag_ns.max(1) as f64).log2() * BUCKETS_PER_DOUBLING) as u16;
+        let sweep = LagBucket {
+            bucket,
+            block: (turn >> self.block_shift) as u16,
+            sweeps: 1,
+            pages,
+            referenced: referenced.min(pages),
+            lag_ns,
+        };
+        add_to_buckets(&mut self.buckets, sweep, |bucket| (bucket.bucket, bucket.block));
+    }
+
+    /// Joins blocks until each has this many turns.
+    fn join_blocks(&mut self, block_shift: u32) {
+        let more = block_shift.saturating_sub(self.block_shift);
+        if more == 0 {
+            return;
         }
+        self.block_shift = block_shift;
+        for mut bucket in std::mem::take(&mut self.buckets) {
+            bucket.block >>= more;
+            add_to_buckets(&mut self.buckets, bucket, |bucket| (bucket.bucket, bucket.block));
+        }
+    }
+
+    /// The sweeps by duration, without those of a block.
+    fn by_lag(&self, left_out: Option<u16>) -> Vec<LagBucket> {
+        let mut buckets = Vec::new();
+        for bucket in self.buckets.iter().filter(|bucket| Some(bucket.block) != left_out) {
+            add_to_buckets(&mut buckets, *bucket, |bucket| (bucket.bucket, 0));
+        }
+        buckets
+    }
+
+    /// The walks, or accesses, of all pages in a nanosecond, summed over the sweeps that saw the region:
+    /// without each of `blocks` blocks of this many turns.
+    pub fn rates_without_blocks(&self, shift: u32, blocks: u16) -> Vec<f64> {
+        let mut samples = self.clone();
+        samples.join_blocks(shift);
+        let summed_rate = |left_out| {
+            let buckets = samples.by_lag(left_out);
+            page_rate(&buckets) * buckets.iter().map(|bucket| bucket.pages).sum::<u64>() as f64
+        };
+        let all = summed_rate(None);
+        let is_there = |block: u16| samples.buckets.iter().any(|bucket| bucket.block == block);
+        (0..blocks).map(|block| if is_there(block) { summed_rate(Some(block)) } else { all }).collect()
+    }
+
+    /// The same with all blocks.
+    pub fn summed_rate(&self) -> f64 {
+        self.page_rate() * self.buckets.iter().map(|bucket| bucket.pages).sum::<u64>() as f64
+    }
+
+    /// Whether nearly all of its pages were found accessed after the shortest pauses.
+    pub fn is_saturated(&self) -> bool {
+        let by_lag = self.by_lag(None);
+        by_lag.iter().min_by_key(|bucket| bucket.bucket).is_some_and(|bucket| {
+            bucket.referenced > 0
+                && (bucket.pages - bucket.referenced) * SATURATED_REST_DIVISOR <= bucket.pages
+        })
     }
 
     /// Sweeps that saw it with pages in memory.
     pub fn sweep_count(&self) -> u64 {
-        self.buckets.iter().map(|bucket_sweeps| bucket_sweeps.sweeps).sum()
+        self.buckets.iter().map(|bucket_sweeps| u64::from(bucket_sweeps.sweeps)).sum()
     }
 
     /// Whether any page was ever found accessed.
@@ -63,29 +127,7 @@ impl AccessSamples {
     /// accessed, so that a region that is always accessed everywhere is as hot as its sweeps can resolve and
     /// no hotter.
     pub fn page_rate(&self) -> f64 {
-        let mut samples: Vec<(f64, f64, f64)> = self.buckets.iter().map(LagBucket::mean_counts).collect();
-        samples.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let accessed: f64 = samples.iter().map(|sample| sample.1).sum();
-        if accessed == 0.0 {
-            return 0.0;
-        }
-        if let Some(shortest) = samples.first_mut().filter(|sample| sample.2 < 0.5 && sample.1 >= 0.5) {
-            shortest.1 -= 0.5 - shortest.2;
-            shortest.2 = 0.5;
-        }
-        let at_rest: f64 = samples.iter().map(|(lag, _, rest)| lag * rest).sum();
-        let all: f64 = samples.iter().map(|(lag, hit, rest)| lag * (hit + rest)).sum();
-        if at_rest <= 0.0 {
-            return accessed / all;
-        }
-        // exp(x) − 1 is between x and x·exp(x), so the rate is between these.
-        let (mut low, mut high) = (accessed * 0.5 / all, accessed / at_rest);
-        for _ in 0..BISECTION_STEPS {
-            let middle = (low * high).sqrt();
-            let expected: f64 = samples.iter().map(|(lag, hit, _)| hit * lag / (middle * lag).exp_m1()).sum();
-            if expected > at_rest { low = middle } else { high = middle }
-        }
-        (low * high).sqrt()
+        page_rate(&self.by_lag(None))
     }
 
     /// Pages that a sweep saw, on average.
@@ -107,15 +149,55 @@ impl AccessSamples {
             let x = rate * bucket_sweeps.mean_counts().0;
             bucket_sweeps.pages as f64 * x * x / x.exp_m1()
         };
-        let information: f64 =
-            self.buckets.iter().map(bucket_information).filter(|part| part.is_finite()).sum();
+        let buckets = self.by_lag(None);
+        let information: f64 = buckets.iter().map(bucket_information).filter(|part| part.is_finite()).sum();
         information.sqrt().recip()
     }
 }
 
+/// Adds sweeps to those with the same key.
+fn add_to_buckets(buckets: &mut Vec<LagBucket>, more: LagBucket, key: impl Fn(&LagBucket) -> (u16, u16)) {
+    match buckets.iter_mut().find(|known| key(known) == key(&more)) {
+        Some(known) => {
+            known.sweeps += more.sweeps;
+            known.pages += more.pages;
+            known.referenced += more.referenced;
+            known.lag_ns += more.lag_ns;
+        }
+        None => buckets.push(more),
+    }
+}
+
+/// [`AccessSamples::page_rate`] of sweeps by duration.
+fn page_rate(buckets: &[LagBucket]) -> f64 {
+    let mut samples: Vec<(f64, f64, f64)> = buckets.iter().map(LagBucket::mean_counts).collect();
+    samples.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let accessed: f64 = samples.iter().map(|sample| sample.1).sum();
+    if accessed == 0.0 {
+        return 0.0;
+    }
+    if let Some(shortest) = samples.first_mut().filter(|sample| sample.2 < 0.5 && sample.1 >= 0.5) {
+        shortest.1 -= 0.5 - shortest.2;
+        shortest.2 = 0.5;
+    }
+    let at_rest: f64 = samples.iter().map(|(lag, _, rest)| lag * rest).sum();
+    let all: f64 = samples.iter().map(|(lag, hit, rest)| lag * (hit + rest)).sum();
+    if at_rest <= 0.0 {
+        return accessed / all;
+    }
+    // exp(x) − 1 is between x and x·exp(x), so the rate is between these.
+    let (mut low, mut high) = (accessed * 0.5 / all, accessed / at_rest);
+    for _ in 0..BISECTION_STEPS {
+        let middle = (low * high).sqrt();
+        let expected: f64 = samples.iter().map(|(lag, hit, _)| hit * lag / (middle * lag).exp_m1()).sum();
+        if expected > at_rest { low = middle } else { high = middle }
+    }
+    (low * high).sqrt()
+}
+
 /// More than this part of itself no region adds to the error: of a saturated one all that is known is that
 /// it is hot.
-const ERROR_MAX: f64 = 2.0;
+pub const ERROR_MAX: f64 = 2.0;
 
 /// Relative standard error of the walks of all regions together. `swept` and `scanned` are walks and
 /// [`AccessSamples::relative_error`] of each region.

@@ -23,7 +23,9 @@ use pagelab_tlb::engine::mapping_table::{MappingId, MappingTable};
 use super::budget::{CostAccount, MemoryGrowth};
 use super::estimate::AccessSamples;
 use super::named_regions::NamedRegions;
+use super::scan_saturation::ResetTime;
 use super::sweep::{ScannedPiece, SweepResult};
+use super::walk_total::{SweptTotal, TurnCounts};
 use super::zero_pages::rescan::{DroppedRun, RescanContext};
 use super::zero_pages::{RegionLocation, ZeroPages};
 use super::{estimate, sweep};
@@ -143,6 +145,12 @@ pub struct SweptImage {
     named_regions: NamedRegions,
     /// Sweeps that count.
     pub sweeps: u64,
+    /// The same by blocks of turns.
+    turn_counts: TurnCounts,
+    /// The turn of the first of them.
+    first_turn: u64,
+    /// The time that it spent on setting cleared bits again.
+    reset_time: ResetTime,
     /// Sweeps in a row that were discarded.
     torn_sweeps: u32,
     /// Most bytes in memory at any sweep that counts.
@@ -195,6 +203,9 @@ impl SweptImage {
             regions: BTreeMap::new(),
             named_regions: NamedRegions::default(),
             sweeps: 0,
+            turn_counts: TurnCounts::default(),
+            first_turn: 0,
+            reset_time: ResetTime::default(),
             torn_sweeps: 0,
             resident_max: 0,
             zero_pages: ZeroPages::new(process.start_ticks ^ u64::from(process.pid) << 32),
@@ -348,20 +359,38 @@ impl SweptImage {
             self.regions.clear();
             self.named_regions.regions.clear();
             self.sweeps = 0;
+            (self.turn_counts, self.reset_time) = (TurnCounts::default(), ResetTime::default());
         }
+        if self.sweeps == 0 {
+            self.first_turn = self.sweep_turns;
+        }
+        let turn = self.sweep_turns - self.first_turn;
         self.resident_max = self.resident_max.max(resident);
         self.sweeps += 1;
+        self.turn_counts.add_sweep(turn);
+        self.record_reset_time(&pieces, page);
         for piece in pieces.iter().filter(|piece| piece.resident > 0) {
-            if self.named_regions.add_piece(piece, page) {
+            if self.named_regions.add_piece(turn, piece, page) {
                 continue;
             }
             let region = self.regions.entry((piece.addresses.start, piece.addresses.end)).or_default();
             let (pages, referenced) = (piece.resident / page, piece.referenced / page);
-            region.add_sweep(piece.huge_bytes > 0, pages, referenced, piece.lag_ns);
+            region.add_sweep(turn, piece.huge_bytes > 0, pages, referenced, piece.lag_ns);
         }
         let pause_max_ns = u64::try_from(pause_max.as_nanos()).unwrap_or(u64::MAX);
         self.pause_ns = estimate::next_pause_ns(self.pause_ns, hottest_permille(&pieces, huge), pause_max_ns);
         Ok(())
+    }
+
+    /// Records the time that it spent on setting the bits again that a sweep had cleared.
+    fn record_reset_time(&mut self, pieces: &[ScannedPiece], page: u64) {
+        let base_pieces = pieces.iter().filter(|piece| piece.huge_bytes == 0);
+        let referenced: u64 = base_pieces.map(|piece| piece.referenced).sum();
+        let resident: u128 = pieces.iter().map(|piece| u128::from(piece.resident)).sum();
+        let lags: u128 =
+            pieces.iter().map(|piece| u128::from(piece.resident) * u128::from(piece.lag_ns)).sum();
+        let lag_ns = (lags / resident.max(1)) as u64;
+        self.reset_time.add_sweep(referenced / page, self.account.page_ps, lag_ns);
     }
 
     /// The numbers of the huge-page pieces of a mapping that have pages in memory. If that is unknown, all of
@@ -380,22 +409,25 @@ impl SweptImage {
         if scan_result.is_ok() { found } else { all() }
     }
 
-    /// For each region that sweeps found accessed: its walks in the program's time, and their relative error.
-    pub fn swept_walks(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
-        let time_ns = self.cpu_used_ns();
-        let touched = self.all_regions().filter(|region| region.samples.was_accessed());
-        touched.map(move |region| (region.samples.estimate_walks(time_ns), region.samples.relative_error()))
+    /// The walks that sweeps saw, in the program's time, and their errors.
+    pub fn swept_total(&self) -> SweptTotal {
+        let samples = self.all_regions().map(|region| &region.samples);
+        SweptTotal::from_samples(samples, &self.turn_counts, self.cpu_used_ns())
+    }
+
+    /// The part of the time between clearing and scanning in which it set bits again.
+    pub fn reset_share(&self) -> f64 {
+        self.reset_time.share()
     }
 
     fn all_regions(&self) -> impl Iterator<Item = &SweptRegion> {
         self.regions.values().chain(self.named_regions.regions.values())
     }
 
-    /// Whether memory was not observed for this reason.
-    pub fn unseen_kinds(&self, huge: u64) -> (bool, bool) {
-        let is_huge = self.all_regions().any(|region| region.huge_sweeps > 0);
+    /// Whether some of its never-written memory was not scanned.
+    pub fn has_unscanned_zeros(&self, huge: u64) -> bool {
         let mut zero_parts = self.extents.values().flat_map(|extent| &extent.zero_parts);
-        (is_huge, zero_parts.any(|part| !self.zero_pages.unscanned_parts(part, huge).is_empty()))
+        zero_parts.any(|part| !self.zero_pages.unscanned_parts(part, huge).is_empty())
     }
 
     /// Bytes in memory at the sweeps and at the peak, if sweeps covered less than half.
@@ -550,11 +582,11 @@ impl MappingBuilder {
 }
 
 impl SweptRegion {
-    pub fn add_sweep(&mut self, is_huge: bool, pages: u64, referenced: u64, lag_ns: u64) {
+    pub fn add_sweep(&mut self, turn: u64, is_huge: bool, pages: u64, referenced: u64, lag_ns: u64) {
         if is_huge {
             self.huge_sweeps += 1;
         } else {
-            self.samples.add_sweep(pages, referenced, lag_ns);
+            self.samples.add_sweep_of_turn(turn, pages, referenced, lag_ns);
         }
     }
 }
@@ -672,7 +704,8 @@ impl SweptImage {
         self.zero_pages.cpu_share(usage, since_first_seen)
     }
 
-    /// The same as [`SweptImage::swept_walks`] for regions of which entries were dropped.
+    /// For each region of which entries were dropped and returned: its walks in the program's time, and their
+    /// relative error.
     pub fn scanned_walks(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
         // TLB hits are ignored here: they hardly change the order.
         let zeros =

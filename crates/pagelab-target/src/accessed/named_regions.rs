@@ -24,9 +24,9 @@ pub struct NamedRegions {
 }
 
 impl NamedRegions {
-    /// Takes in a piece, if all of it has names: shared out evenly where they are several, since mappings
-    /// that touch and are alike are one to the kernel.
-    pub fn add_piece(&mut self, piece: &ScannedPiece, page: u64) -> bool {
+    /// Takes in a piece in a turn, if all of it has names: shared out evenly where they are several, since
+    /// mappings that touch and are alike are one to the kernel.
+    pub fn add_piece(&mut self, turn: u64, piece: &ScannedPiece, page: u64) -> bool {
         let parts = self.find_parts(&piece.addresses);
         if parts.is_empty() {
             return false;
@@ -38,7 +38,8 @@ impl NamedRegions {
             let pages = share(piece.resident) / page;
             if pages > 0 {
                 let region = self.regions.entry((mapping, offset, offset + length)).or_default();
-                region.add_sweep(piece.huge_bytes > 0, pages, share(piece.referenced) / page, piece.lag_ns);
+                let referenced = share(piece.referenced) / page;
+                region.add_sweep(turn, piece.huge_bytes > 0, pages, referenced, piece.lag_ns);
             }
         }
         true
@@ -117,9 +118,12 @@ mod tests {
             huge_bytes: 0,
             lag_ns: 1_000_000,
         };
-        assert!(names.add_piece(&piece(11 * HUGE..13 * HUGE, HUGE), PAGE));
-        assert!(!names.add_piece(&piece(20 * HUGE..21 * HUGE, HUGE), PAGE), "files have names of their own");
-        assert!(!names.add_piece(&piece(13 * HUGE..15 * HUGE, HUGE), PAGE), "a part is not known");
+        assert!(names.add_piece(0, &piece(11 * HUGE..13 * HUGE, HUGE), PAGE));
+        assert!(
+            !names.add_piece(0, &piece(20 * HUGE..21 * HUGE, HUGE), PAGE),
+            "files have names of their own"
+        );
+        assert!(!names.add_piece(0, &piece(13 * HUGE..15 * HUGE, HUGE), PAGE), "a part is not known");
         let scale = WalkScale { time_ns: 1_000_000, sweeps: 1, huge: HUGE };
         let mappings = names.build_mappings(&scale, std::slice::from_ref(&(13 * HUGE..14 * HUGE)), &[]);
         let key = |nth| MappingIdentity { kind: MappingKind::Anonymous, bytes: Bytes(2 * HUGE), nth };

@@ -11,18 +11,11 @@ use pagelab_sys::clock;
 use super::image::SweptImage;
 use super::injector::CallInjector;
 use super::profiler::AccessProfiler;
+use super::rank_certainty::UncertainRanks;
+use super::scan_saturation::{SeenWalks, estimate_saturation};
 use super::scan_scheduler::RESIDENT_MIN;
-use super::{
-    DUTY_PERMILLE, ProfileTarget, SLOW_DOWN_PERMILLE, cost_calibration, estimate, slow_down_permille,
-};
-
-/// The order of the hottest regions is known where none of them may be further off than this, as a part of
-/// its walks.
-const ERROR_MAX: f64 = 0.3;
-
-/// The hottest regions: one of this many, and some more.
-const HOTTEST_PART: usize = 10;
-const HOTTEST_MIN: usize = 8;
+use super::walk_total::{SweptTotal, total_error};
+use super::{DUTY_PERMILLE, ProfileTarget, SLOW_DOWN_PERMILLE, cost_calibration, slow_down_permille};
 
 /// Words of the supervisor's notes on its effects on a program, and on what it cannot observe.
 const LIMIT_NOTE_WORDS: [&str; 3] = ["no_new_privs", "ptrace", "32-bit"];
@@ -44,22 +37,15 @@ fn placed_percent(images: &[ImageProfile]) -> u64 {
 impl AccessProfiler<'_> {
     pub(super) fn into_profile(mut self, command: Vec<String>, watch_time: Duration) -> TlbProfile {
         let wall_ns = u64::try_from(watch_time.as_nanos()).unwrap_or(u64::MAX);
-        self.report_coverage();
+        let swept_totals: Vec<SweptTotal> = self.images.iter().map(SweptImage::swept_total).collect();
+        self.report_coverage(&swept_totals);
         let charged_images = self.images.iter().filter(|image| image.account.has_costs());
         if let Some(costliest) = charged_images.max_by_key(|image| image.account.spent_ppm()) {
             self.profiling_cost.slowdown_ppm = Some(costliest.account.spent_ppm());
             self.profiling_cost.accessed_page_ps = Some(costliest.account.page_ps);
         }
-        let sweeps: u64 = self.images.iter().map(|image| image.sweeps).sum();
-        self.profiling_cost.sweeps = Some(sweeps);
-        let (scan_count, images) =
-            (sweeps + self.profiling_cost.zero_scans.unwrap_or(0), || self.images.iter());
-        self.profiling_cost.misses_error_permille = estimate::combined_error(
-            scan_count,
-            images().flat_map(SweptImage::swept_walks),
-            images().flat_map(SweptImage::scanned_walks),
-        )
-        .map(|error| (error * 1000.0).round() as u32);
+        self.profiling_cost.sweeps = Some(self.images.iter().map(|image| image.sweeps).sum());
+        self.record_errors(&swept_totals);
         let own = clock::process_cpu_ns(std::process::id()).unwrap_or_else(|_| clock::thread_cpu_ns());
         self.profiling_cost.cpu_ns = Some(own + self.injector.cpu_ns());
         let permille = self.busy_time.as_secs_f64() * 1000.0 / watch_time.as_secs_f64().max(1e-9);
@@ -100,9 +86,25 @@ impl AccessProfiler<'_> {
         }
     }
 
-    fn report_coverage(&mut self) {
-        let unseen = self.images.iter().map(|image| image.unseen_kinds(self.huge));
-        let (huge, zero) = unseen.fold((false, false), |a, b| (a.0 | b.0, a.1 | b.1));
+    /// Records the error of the total, and how far scans undercount.
+    fn record_errors(&mut self, swept_totals: &[SweptTotal]) {
+        let scanned = || self.images.iter().flat_map(SweptImage::scanned_walks);
+        let scans = self.profiling_cost.zero_scans.unwrap_or(0);
+        let error = total_error(swept_totals, scans, scanned());
+        let seen = self.images.iter().zip(swept_totals).map(|(image, total)| SeenWalks {
+            walks: total.walks(),
+            saturated: total.saturated_walks,
+            reset_share: image.reset_share(),
+        });
+        let saturation = estimate_saturation(seen, scanned().map(|(walks, _)| walks).sum());
+        let cost = &mut self.profiling_cost;
+        cost.misses_error_permille = error.map(|error| (error.relative * 1000.0).round() as u32);
+        cost.misses_error_blocks = error.and_then(|error| error.blocks);
+        cost.saturation = saturation;
+    }
+
+    fn report_coverage(&mut self, swept_totals: &[SweptTotal]) {
+        let zero = self.images.iter().any(|image| image.has_unscanned_zeros(self.huge));
         let sweeps: u64 = self.images.iter().map(|image| image.sweeps).sum();
         let scans: u64 = self.images.iter().map(|image| image.zero_pages.stops).sum();
         // All that such a program has in memory may be the zero page.
@@ -117,18 +119,14 @@ impl AccessProfiler<'_> {
                 (0, _) => format!("{scans} scans of the zero page"),
                 _ => format!("{sweeps} scans of accessed bits and {scans} scans of the zero page"),
             };
-            let text = "--source exact shows the order of the hottest regions";
-            self.notes.insert(0, format!("page walks are estimated from {from}; {text}"));
+            self.notes.insert(0, format!("page walks are estimated from {from}"));
         }
-        self.report_sweeps();
+        self.report_sweeps(swept_totals);
         self.report_zero_pages(zero);
-        if huge {
-            self.add_note("a huge page has a single accessed bit, so regions on huge pages are not observed");
-        }
         self.add_note(super::describe_alternatives(&Root::live()));
     }
 
-    fn report_sweeps(&mut self) {
+    fn report_sweeps(&mut self, swept_totals: &[SweptTotal]) {
         let parts: Vec<(u64, u64)> = self.images.iter().filter_map(SweptImage::partly_swept_bytes).collect();
         let (end, exact) = (self.end_phrase(), self.exact_hint());
         let largest = parts.iter().max_by_key(|(_, most)| *most);
@@ -141,7 +139,7 @@ impl AccessProfiler<'_> {
                 format_bytes(Bytes(most))
             ));
         }
-        self.report_order_certainty();
+        self.report_order_certainty(swept_totals);
         if self.longest_split > Duration::ZERO {
             let (longest, all) =
                 (self.longest_split.as_secs_f64() * 1e3, self.profiling_cost.split_ns.unwrap_or(0));
@@ -236,19 +234,13 @@ impl AccessProfiler<'_> {
         )
     }
 
-    fn report_order_certainty(&mut self) {
-        let mut regions: Vec<(u64, f64)> =
-            self.images.iter().flat_map(|image| image.swept_walks().chain(image.scanned_walks())).collect();
-        regions.sort_by_key(|region| std::cmp::Reverse(region.0));
-        let hottest = (regions.len() / HOTTEST_PART).max(HOTTEST_MIN).min(regions.len());
-        let uncertain =
-            regions.iter().take(hottest).filter(|region| region.1.is_nan() || region.1 > ERROR_MAX).count();
-        if uncertain > 0 {
-            self.add_note(format!(
-                "{uncertain} of the {hottest} hottest regions are accessed faster than scans can resolve, or \
-                 were scanned too rarely: their order is unknown; hint: use a longer run, a larger --duty, \
-                 or --source exact"
-            ));
+    fn report_order_certainty(&mut self, swept_totals: &[SweptTotal]) {
+        let swept = swept_totals.iter().flat_map(|total| &total.regions);
+        let swept = swept.map(|region| (region.walks, region.share_error));
+        let scanned = self.images.iter().flat_map(SweptImage::scanned_walks);
+        let uncertain = UncertainRanks::from_regions(swept.chain(scanned));
+        if let Some(note) = uncertain.describe(self.exact_hint()) {
+            self.add_note(note);
         }
     }
 }

@@ -67,7 +67,10 @@ impl CountNoise {
                 let cells = || profile.images.iter().flat_map(|image| &image.mappings).map(|of| &of.cells);
                 let has_idle = cells().flat_map(|of| &of.misses).any(|&misses| misses == 0);
                 let per_event = if has_idle { small_count(profile) } else { 1.0 };
-                CountNoise { per_event, relative: error.unwrap_or(RELATIVE_MAX).min(RELATIVE_MAX) }
+                // The error of all may be that of an even program, whose regions are not known better.
+                let sweeps = profile.effort.count_sweeps().unwrap_or(0).max(1) as f64;
+                let relative = error.map_or(RELATIVE_MAX, |error| error.max(sweeps.sqrt().recip()));
+                CountNoise { per_event, relative: relative.min(RELATIVE_MAX) }
             }
         }
     }

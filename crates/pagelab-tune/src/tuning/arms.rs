@@ -116,7 +116,7 @@ pub fn choose_arms(
         overrides_advice: advice.refusal.is_active,
         ..new_arm("all", HugePageSelection::All)
     };
-    chosen.push(TuningArm { saved_ns: saved_ns(&ranking, most), ..all_huge }, None);
+    chosen.push(TuningArm { saved_ns: saved_ns(profile, &ranking, most), ..all_huge }, None);
     if advice.requests_huge_pages {
         chosen.push(TuningArm { planned: Some(0), ..new_arm("never", HugePageSelection::Never) }, None);
     }
@@ -205,7 +205,7 @@ impl ArmBuilder<'_> {
         let permille = |of: fn(&GainShares) -> f64| shares.as_ref().map(of).map(in_permille);
         let arm = TuningArm {
             planned: u64::try_from(region_count).ok(),
-            saved_ns: saved_ns(ranking, region_count),
+            saved_ns: saved_ns(self.profile, ranking, region_count),
             share_permille: permille(|of| of.cost),
             walks_permille: permille(|of| of.walk_count),
             accesses_permille: shares.and_then(|of| of.accesses).map(in_permille),
@@ -259,9 +259,9 @@ pub fn write_plan(plan: &HugePlan, path: &Path, replaces: bool) -> Result<(), Fa
     check_output(path, replaces)?.write(text.as_bytes())
 }
 
-/// Returns the saved time, only if the page walk cost is known.
-fn saved_ns(ranking: &Ranking, n: usize) -> Option<u64> {
-    ranking.is_timed.then(|| (ranking.saving_at(n) / 1000.0) as u64)
+/// Returns the saved time, only if the page walk cost is known; at least this, from a lower bound of misses.
+fn saved_ns(profile: &TlbProfile, ranking: &Ranking, n: usize) -> Option<u64> {
+    ranking.is_timed.then(|| (ranking.saving_at(n) * profile.lower_bound_factor() / 1000.0) as u64)
 }
 
 fn curve_points(ranking: &Ranking) -> Vec<CurvePoint> {

@@ -58,12 +58,12 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     let request = ask.to_request();
     let file = request.output_file()?;
     let profile = record_profile(&request, &file)?;
-    // The summary has the first notes, and the report of `tune` all of them.
+    // The summary has the first notes; of a profile that is passed on, the report of `tune` has all.
     for note in profile.notes.iter().skip(SUMMARY_NOTES).filter(|_| !ask.passing) {
         output::print_note(&format!("note: {note}"));
     }
     // Standard output belongs to the program, so with a command the summary goes to standard error.
-    show::print_summary(&profile, &file.path, ask.json, ask.command.is_empty(), !ask.passing)?;
+    show::print_summary(&profile, &file.path, ask.json, ask.command.is_empty(), ask.passing)?;
     // The exit code of the program becomes ours, unless the caller wants only the profile, which records it.
     let exit = profile.exit.filter(|exit| !ask.passing && !ask.exit_codes.contains(exit));
     Ok(exit.unwrap_or(Exit::Success as u8))

@@ -8,7 +8,7 @@ use pagelab_model::profile::{MappingIdentity, MappingKind, ProfileSource};
 use pagelab_model::run::Run;
 use pagelab_model::tune::{HugePageSelection, TuningRun};
 
-use super::{NAME_MAX, format_times, speedup_cells};
+use super::{NAME_MAX, PredictionBasis, format_times, speedup_cells};
 use crate::effect_text::{format_level, format_narrow_interval, format_reduction};
 use crate::miss_counts::format_share_of_misses;
 use crate::quantity_format::format_quantity;
@@ -27,7 +27,12 @@ struct CurveStep {
     most_accessed: Option<usize>,
 }
 
-pub(super) fn write_curve(output: &mut TextReport, tune: &TuningRun, tuned: &TuningResult) {
+pub(super) fn write_curve(
+    output: &mut TextReport,
+    tune: &TuningRun,
+    tuned: &TuningResult,
+    prediction: PredictionBasis,
+) {
     let steps = curve_steps(tune);
     if tune.arm_index(HugePageSelection::Costliest).is_none() {
         return;
@@ -50,7 +55,7 @@ pub(super) fn write_curve(output: &mut TextReport, tune: &TuningRun, tuned: &Tun
             (_, Some((_, Some(within)))) => format_narrow_interval(within),
             _ => "–".to_owned(),
         })
-        .right("predicted", |step| {
+        .right(prediction.column_title(), |step| {
             let predicted = step.costliest.and_then(|at| tuned.arms.get(at)?.predicted_speed_up);
             predicted.map_or(String::new(), format_times)
         })
@@ -201,7 +206,8 @@ fn miss_totals_text(
         let after = format_share_of_misses(profile, sum(|region| region.misses_after.unwrap_or(0)));
         return format!("misses by region: {before} before, {after} recounted with the plan");
     }
-    let before = profile.misses_interval().map_or(before, |_| crate::miss_counts::format_misses(profile));
+    let has_range = profile.misses_interval().is_some() || profile.lower_bound_reason().is_some();
+    let before = if has_range { crate::miss_counts::format_misses(profile) } else { before };
     format!("misses by region: {before}; {}", recount_absence_reason(profile.source, tune))
 }
 

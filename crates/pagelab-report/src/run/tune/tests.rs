@@ -3,10 +3,11 @@
 use expect_test::expect_file;
 use pagelab_metrics::tune::TuningResult;
 use pagelab_model::experiment::{BetterDirection, Flag, Measure, measures};
+use pagelab_model::profile::{ProfileSource, ProfilingCost, ScanSaturation};
 use pagelab_model::run::{Run, RunEnd};
 use pagelab_model::tune::HugePageSelection;
 
-use super::verdict_text;
+use super::{PredictionBasis, verdict_text};
 use crate::run::tests::tuning::tuning_run;
 use crate::run::tests::{SUMMARY, VERBOSE, check};
 use crate::style::TextStyle;
@@ -103,6 +104,30 @@ fn the_way_on_is_that_of_the_verdict() {
     }
 }
 
+/// A prediction from scans that undercount says so, in the table and beside the verdict.
+#[test]
+fn a_prediction_from_a_lower_bound_is_one_too() {
+    let mut run = tuning_run(&THREE, &[12.4, 10.0, 9.5], 7);
+    let text = |run: &Run| crate::run::tune::render_tuning(run, SUMMARY, TextStyle::PLAIN);
+    assert!(!text(&run).contains("at least"), "{}", text(&run));
+    run.tune.iter_mut().for_each(|tune| tune.after = None);
+    let profile = run.profile.as_mut().unwrap();
+    profile.source = ProfileSource::Accessed;
+    profile.effort = ProfilingCost {
+        sweeps: Some(50),
+        misses_error_permille: Some(50),
+        saturation: Some(ScanSaturation { reset_permille: 450, saturated_permille: 0 }),
+        ..ProfilingCost::default()
+    };
+    let text = text(&run).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        text.contains("predicted at least 1.02× (from a lower bound of the misses), below the"),
+        "{text}"
+    );
+    assert!(text.contains("misses unknown: at least"), "{text}");
+    assert_eq!(text.matches("setting accessed bits again").count(), 1, "{text}");
+}
+
 fn verdict(run: &Run) -> String {
     let (Some(tune), Some(experiment)) = (&run.tune, &run.experiment) else { return String::new() };
     TuningResult::from_experiment(experiment, tune)
@@ -138,7 +163,8 @@ fn a_plan_is_called_faster_than_all_only_where_it_was() {
     let beside = |seconds: [f64; 3]| {
         let run = tuning_run(&THREE, &seconds, 10);
         let found = TuningResult::from_experiment(run.experiment.as_ref()?, run.tune.as_ref()?)?;
-        verdict_text::side_notes(&found, run.tune.as_ref()?).into_iter().next()
+        let notes = verdict_text::side_notes(&found, run.tune.as_ref()?, PredictionBasis::Misses);
+        notes.into_iter().next()
     };
     let cases = [
         ([12.4, 10.0, 10.0], "no difference between plan and all was measured"),

@@ -6,7 +6,7 @@ use pagelab_model::experiment::measures;
 use pagelab_model::tune::{HugePageSelection, TuningRun};
 use pagelab_model::{Bytes, PageSize};
 
-use super::{format_times, speedup_cells};
+use super::{PredictionBasis, format_times, speedup_cells};
 use crate::effect_text::{format_interval, format_level, format_ratio, format_reduction, is_informative};
 use crate::quantity_format::{format_duration, format_quantity};
 use crate::style::{format_bytes, format_count, format_percent, format_plural};
@@ -142,14 +142,14 @@ fn arm_size_text(arm: &ArmResult, tune: &TuningRun) -> String {
 }
 
 /// Returns the notes beside the verdict, a sentence each.
-pub(super) fn side_notes(tuned: &TuningResult, tune: &TuningRun) -> Vec<String> {
+pub(super) fn side_notes(tuned: &TuningResult, tune: &TuningRun, prediction: PredictionBasis) -> Vec<String> {
     let mut said = Vec::new();
     said.extend(value_range_text(tuned, tune));
     said.extend(own_huge_pages_text(tuned, tune));
     said.extend(plan_against_all_text(tuned));
     said.extend(cpu_time_text(tuned, tune));
     said.extend(savings_text(tuned, tune));
-    said.extend(prediction_text(tuned, tune));
+    said.extend(prediction_text(tuned, tune, prediction));
     said.extend(knee_text(tune));
     said
 }
@@ -261,11 +261,14 @@ fn describe_savings(user_less_ns: f64, system_less_ns: f64, page_faults: Option<
     format!("plan: {} user time{walks}, {} system time{faults}", text(user_less_ns), text(system_less_ns))
 }
 
-fn prediction_text(tuned: &TuningResult, tune: &TuningRun) -> Option<String> {
+fn prediction_text(tuned: &TuningResult, tune: &TuningRun, prediction: PredictionBasis) -> Option<String> {
     let measured_gain = tuned.arms.get(tune.arm_index(HugePageSelection::Plan)?)?;
     let (value, within) = measured_gain.speed_up?;
     let against_measured = |foretold: f64| {
         let Some(within) = within else { return "too few rounds to compare".to_owned() };
+        if prediction == PredictionBasis::LowerBound && foretold < within.low {
+            return "below the measured interval".to_owned();
+        }
         match (within.contains(foretold), value > 1.0 && foretold > 1.0) {
             (true, _) => "within the measured interval".to_owned(),
             (false, true) => {
@@ -274,9 +277,13 @@ fn prediction_text(tuned: &TuningResult, tune: &TuningRun) -> Option<String> {
             (false, false) => "which the measurement does not show".to_owned(),
         }
     };
+    let (least, basis) = match prediction {
+        PredictionBasis::Misses => ("", ""),
+        PredictionBasis::LowerBound => ("at least ", " (from a lower bound of the misses)"),
+    };
     let walk_cost_text = measured_gain
         .predicted_speed_up
-        .map(|of| format!("predicted {}, {}", format_times(of), against_measured(of)));
+        .map(|of| format!("predicted {least}{}{basis}, {}", format_times(of), against_measured(of)));
     let measured_pair_text =
         measured_gain.scaled_speed_up.zip(measured_gain.scaled_interval).map(|(of, foretold)| {
             let holds = match within {

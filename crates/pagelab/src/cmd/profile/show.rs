@@ -70,23 +70,21 @@ pub fn run(args: &Args) -> Outcome {
     Ok(Exit::Success)
 }
 
-/// Prints the summary of a new profile in a few lines. Without `hints` it omits the next steps: the profile
-/// is passed to the caller.
+/// Prints the summary of a new profile in a few lines. If it `is_passing` the profile to its caller, that
+/// prints the notes and the next steps.
 pub fn print_summary(
     profile: &TlbProfile,
     output: &Path,
     json: bool,
     is_alone: bool,
-    hints: bool,
+    is_passing: bool,
 ) -> Result<(), Failure> {
-    let mut text = match json {
-        true => output::json_text(&json::profile::to_document(profile, false))?,
-        false => profile::render_summary(profile, &output.display().to_string(), output::stdout_style()),
+    let style = output::stdout_style();
+    let text = match (json, is_passing) {
+        (true, _) => output::json_text(&json::profile::to_document(profile, false))?,
+        (false, false) => profile::render_summary(profile, &output.display().to_string(), style),
+        (false, true) => profile::render_passed_summary(profile, style),
     };
-    let hint = output::stdout_style().to_displayable("→");
-    if let Some(at) = text.find(&format!("\n{hint} ")).filter(|_| !hints && !json) {
-        text.truncate(at + 1);
-    }
     if !json && !is_alone {
         output::warn(text.trim_end());
         return Ok(());
