@@ -94,8 +94,6 @@ pub struct Engine<'e> {
     times: TrialTimes,
     /// Trials that run, and when they began; empty at a place without time.
     running: BTreeMap<usize, u64>,
-    /// Trials at the same time.
-    lanes: u32,
     retried: Vec<usize>,
     early_end: EarlyEndCheck,
     /// The plan without the rounds that an early end left out.
@@ -129,7 +127,6 @@ impl<'e> Engine<'e> {
             heads: HashSet::new(),
             times: TrialTimes::default(),
             running: BTreeMap::new(),
-            lanes: 1,
             retried: Vec::new(),
             early_end: EarlyEndCheck::default(),
             cut_plan: None,
@@ -224,6 +221,11 @@ impl<'e> Engine<'e> {
         let plan = self.current_plan();
         let is_due = |(at, slot): &(usize, ScheduleSlot)| plan.keeps(*slot) && !self.trials.contains_key(at);
         plan.schedule.iter().enumerate().filter(is_due).map(|(at, _)| at)
+    }
+
+    /// Whether an early end left out this slot.
+    fn is_left_out(&self, slot: usize) -> bool {
+        self.cut_plan.as_ref().is_some_and(|plan| slot >= plan.schedule.len())
     }
 
     fn current_plan(&self) -> &Plan {
@@ -351,10 +353,13 @@ impl<'e> Engine<'e> {
         }
     }
 
-    /// Estimated time for the trials that run and those that are due, within the time budget.
+    /// Estimated time for the trials that have no result, and for those that are repeated, within the time
+    /// budget. A group may hold trials that neither run nor are due.
     fn estimate_remaining(&self, due: &VecDeque<usize>) -> Option<Duration> {
-        let slots = self.running.keys().chain(due);
-        let all = slots.map(|&slot| self.expected_time(slot)).sum::<Option<Duration>>()? / self.lanes;
+        let repeated = due.iter().copied().filter(|slot| self.trials.contains_key(slot));
+        let slots = self.due_slots().chain(repeated);
+        let all = slots.map(|slot| self.expected_time(slot)).sum::<Option<Duration>>()?;
+        let all = all / u32::try_from(self.running.len()).unwrap_or(1).max(1);
         let budget = self.plan.early_end.and_then(|rule| rule.time_budget_ns).map(Duration::from_nanos);
         Some(budget.map_or(all, |budget| all.min(budget.saturating_sub(self.times.total()))))
     }
@@ -492,7 +497,6 @@ fn run_in_lanes(
     if lanes == 1 && engine.end_early(&mut due)? {
         return Ok(());
     }
-    engine.lanes = u32::try_from(lanes).unwrap_or(u32::MAX);
     let pool = LanePool {
         place,
         stop: engine.stop,
@@ -574,6 +578,8 @@ impl LanePool<'_> {
                 engine.journal.time_left().map_or(PROGRESS_INTERVAL, |left| left.min(PROGRESS_INTERVAL));
             match receive.recv_timeout(wait) {
                 Ok(GroupEvent::Started(slot)) => engine.report_start(slot, &self.due()),
+                // A lane may have taken a trial before the decision that left it out.
+                Ok(GroupEvent::Ended(trial)) if engine.is_left_out(trial.trial.slot) => {}
                 Ok(GroupEvent::Ended(trial)) => {
                     finished += 1;
                     let slot = trial.trial.slot;
@@ -582,7 +588,7 @@ impl LanePool<'_> {
                         false => engine.store_trial(*trial)?,
                     };
                     engine.plan_again(slot, &end, &mut self.due())?;
-                    // Only one lane has nothing of a later round under way.
+                    // With several lanes trials of later rounds are under way.
                     if self.progress.len() == 1 && engine.end_early(&mut self.due())? {
                         self.due().clear();
                     }

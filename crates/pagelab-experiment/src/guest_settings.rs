@@ -72,7 +72,7 @@ mod tests {
         );
         assert_eq!(setting_file("vm.swappiness"), Path::new("/proc/sys/vm/swappiness"));
         assert_eq!(setting_file(LRU_GEN), Path::new(paths::LRU_GEN_ENABLED));
-        // The zero device takes everything and returns something else.
+        // A file that takes nothing.
         let said = apply_at(Path::new("/dev/full"), "vm.x", "1").unwrap_err();
         assert!(said.contains("cannot set vm.x to \"1\""), "{said}");
     }

@@ -1,4 +1,4 @@
-//! Places where the trials of an experiment are carried out: this machine, the simulator, and later guests.
+//! Places where the trials of an experiment are carried out: this machine, the simulator, and guests.
 
 use std::collections::VecDeque;
 use std::num::NonZero;

@@ -16,8 +16,8 @@ pub use guest::{BootPolicy, GuestOverrides, GuestTable, KERNEL_DEFAULT, LRU_GEN,
 pub use variant::{
     FragmentationTarget, HogKind, MemoryHog, PageCacheState, PinPolicy, SupervisedPlan, ThpMode, Variant,
 };
-pub(crate) use workload::merge_options;
 pub use workload::{OutputMetric, Workload, WorkloadCommand};
+pub(crate) use workload::{merge_options, size_argument};
 
 mod guest;
 pub(crate) mod table_fields;

@@ -44,6 +44,8 @@ pub struct ExperimentOverrides {
     pub place: Option<TrialPlace>,
     /// Kernels of guests.
     pub kernels: Vec<String>,
+    /// Compares kernels alone: of the variants only the baseline runs, with each of them.
+    pub compares_kernels: bool,
     /// Memory of guests whose variant states none.
     pub guest_memory: Option<Bytes>,
     /// CPUs of guests.
@@ -153,6 +155,11 @@ fn place_recipe(recipe: &mut Recipe, overrides: &ExperimentOverrides) -> Result<
     guest.cpus = overrides.guest_cpus.or(guest.cpus);
     if !overrides.kernels.is_empty() {
         guest.kernels.clone_from(&overrides.kernels);
+    }
+    if overrides.compares_kernels {
+        let baseline = recipe.baseline.min(recipe.variants.len().saturating_sub(1));
+        recipe.variants = recipe.variants.drain(..).skip(baseline).take(1).collect();
+        recipe.baseline = 0;
     }
     let mut problems = ProblemList::default();
     recipe.check_for_place(recipe.place, &mut problems);

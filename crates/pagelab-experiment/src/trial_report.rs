@@ -88,6 +88,10 @@ pub fn decode(report: &[u8], slot: usize) -> Result<FinishedTrial, String> {
         return Err(format!("expected a report of form {FORM}, found {}", report.form));
     }
     check_counts(&report)?;
+    // Only the host stops trials.
+    if report.end == TrialEnd::Stopped {
+        return Err("it says that the trial was stopped".to_owned());
+    }
     let measure = |of: ReportedMeasure| match of.exact {
         Some(exact) => Measure::from_fraction(Arc::new(of.head), exact),
         None => Measure { head: Arc::new(of.head), value: of.value, exact: None },
@@ -126,8 +130,19 @@ fn check_counts(report: &TrialReport) -> Result<(), String> {
     let texts = report.flags.iter().flat_map(|flag| [&flag.kind, &flag.text]);
     let texts = texts.chain(report.events.iter().map(|event| &event.text)).chain(&report.notes);
     let heads = report.measures.iter().map(|of| &of.head);
-    let texts = texts.chain(heads.flat_map(|head| [&head.phase, &head.name, &head.source]));
-    match texts.chain([&report.last_output]).find(|text| text.len() > TEXT_MAX) {
+    let texts = texts.chain(heads.flat_map(|head| [&head.phase, &head.name, &head.source, &head.unit.0]));
+    let absences = report.measures.iter().filter_map(|of| of.value.as_ref().err());
+    let texts = texts.chain(absences.flat_map(|absence| [&absence.source, &absence.detail]));
+    let texts = texts.chain(report.series.iter().flat_map(|series| [&series.name, &series.over]));
+    let texts = texts.chain(report.pictures.iter().map(|picture| &picture.phase));
+    let end = match &report.end {
+        TrialEnd::InvalidResult(text)
+        | TrialEnd::NotStarted(text)
+        | TrialEnd::Rejected(text)
+        | TrialEnd::Lost(text) => Some(text),
+        _ => None,
+    };
+    match texts.chain([&report.last_output]).chain(end).find(|text| text.len() > TEXT_MAX) {
         Some(text) => Err(format!("expected texts of at most {TEXT_MAX} bytes, found {}", text.len())),
         None => Ok(()),
     }
@@ -185,6 +200,11 @@ mod tests {
             (text.replace("\"form\":1", "\"form\":9"), "form 1, found 9"),
             (text.replace("1500000000.0", "1e999"), "number out of range"),
             (text.replace("\"denominator\":3", "\"denominator\":0"), "denominator of 0"),
+            (text.replace("{\"Failed\":3}", "\"Stopped\""), "says that the trial was stopped"),
+            (
+                text.replace("{\"Failed\":3}", &format!("{{\"Lost\":\"{}\"}}", "x".repeat(70_000))),
+                "expected texts of at most 65536 bytes, found 70000",
+            ),
             (text.replace("[[1,5],[2,-5]]", "[[2,5],[1,5]]"), "not ascending"),
             (text.replace("[[0,4,1]]", "[[0,4,9]]"), "a picture has duplicate frames or an unknown use"),
             (text.replace("\"text\":\"x\"", &format!("\"text\":\"{}\"", "x".repeat(70_000))), "65536 bytes"),

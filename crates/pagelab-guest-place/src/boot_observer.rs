@@ -1,8 +1,9 @@
 //! Observer of a boot that carries out trials: each step is a trial, and is passed on when it ends.
 
 use std::io;
+use std::time::{Duration, Instant};
 
-use pagelab_experiment::place::GroupEvent;
+use pagelab_experiment::place::{GroupEvent, PlaceEvent};
 use pagelab_guest::boot::GuestObserver;
 use pagelab_guest::console::ConsoleTail;
 use pagelab_guest::outcome::StepEnd;
@@ -19,9 +20,16 @@ pub struct BootObserver<'o> {
     keep_going: &'o mut dyn FnMut(u32) -> bool,
     report: &'o mut dyn FnMut(GroupEvent) -> bool,
     stop_signal: &'o dyn Fn() -> Option<i32>,
+    /// Time limits of the trials.
+    limits: Vec<Duration>,
+    /// Console since the current trial began.
     console: ConsoleTail,
+    began: Instant,
+    notes: Vec<PlaceEvent>,
     /// Trials that have ended.
     pub ended: usize,
+    /// Whether the current trial exceeded its limit, so that the guest is ended.
+    pub is_overdue: bool,
     is_refused: bool,
 }
 
@@ -32,19 +40,27 @@ impl<'o> BootObserver<'o> {
         is_memory_varied: bool,
         keep_going: &'o mut dyn FnMut(u32) -> bool,
         report: &'o mut dyn FnMut(GroupEvent) -> bool,
-        stop_signal: &'o dyn Fn() -> Option<i32>,
+        (stop_signal, limits): (&'o dyn Fn() -> Option<i32>, Vec<Duration>),
     ) -> BootObserver<'o> {
-        let console = ConsoleTail::default();
         BootObserver {
             slots,
             is_memory_varied,
             keep_going,
             report,
             stop_signal,
-            console,
+            limits,
+            console: ConsoleTail::default(),
+            began: Instant::now(),
+            notes: Vec::new(),
             ended: 0,
+            is_overdue: false,
             is_refused: false,
         }
+    }
+
+    /// The end of the console since the current trial began.
+    pub fn console(&self) -> &[u8] {
+        self.console.tail()
     }
 
     /// The first trial begins with the boot: its time is what a trial costs.
@@ -53,6 +69,7 @@ impl<'o> BootObserver<'o> {
     }
 
     fn start(&mut self, trial: usize) {
+        (self.console, self.began) = (ConsoleTail::default(), Instant::now());
         if let Some(&slot) = self.slots.get(trial) {
             self.is_refused |= !(self.report)(GroupEvent::Started(slot));
         }
@@ -73,13 +90,24 @@ impl GuestObserver for BootObserver<'_> {
 
     fn on_step_ended(&mut self, step: usize, end: &StepEnd) {
         let Some(&slot) = step.checked_sub(1).and_then(|trial| self.slots.get(trial)) else { return };
-        let finished = trial_end::of_step(slot, end, self.console.tail(), self.is_memory_varied);
+        let mut finished = trial_end::of_step(slot, end, self.console.tail(), self.is_memory_varied);
+        finished.events.append(&mut self.notes);
         self.ended += 1;
         self.is_refused |= !(self.report)(GroupEvent::Ended(Box::new(finished)));
     }
 
+    fn on_note(&mut self, note: &str) {
+        let text = format!("in the guest: {note}");
+        self.notes.push(PlaceEvent { kind: "trial", text, is_note: true });
+    }
+
+    fn keeps_output(&self) -> bool {
+        false
+    }
+
     fn stop_signal(&mut self) -> Option<i32> {
-        let is_over = self.is_refused || !(self.keep_going)(0);
+        self.is_overdue = self.limits.get(self.ended).is_some_and(|&limit| self.began.elapsed() > limit);
+        let is_over = self.is_overdue || self.is_refused || !(self.keep_going)(0);
         (self.stop_signal)().or(is_over.then_some(STOP_WITHOUT_SIGNAL))
     }
 }

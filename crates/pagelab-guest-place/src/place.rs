@@ -20,7 +20,7 @@ use pagelab_guest::config::GuestConfig;
 use pagelab_guest::dimms::Dimms;
 use pagelab_guest::job::{CgroupConfig, CgroupVersion, JobStep, WORK_DIR};
 use pagelab_guest::kernel::GuestKernel;
-use pagelab_guest::outcome::GuestOutcome;
+use pagelab_guest::outcome::{GuestOutcome, LossReason};
 use pagelab_model::experiment::{Plan, ScheduleSlot, TrialEnd, TrialRole};
 use pagelab_model::run::Run;
 use pagelab_model::size::format_exact;
@@ -67,13 +67,18 @@ impl VariantGuest {
             format_exact(*memory)
         );
         if let Some((count, size)) = dimms {
-            text.push_str(&format!(", {count} DIMMs of {}", format_exact(*size)));
+            let plural = if *count == 1 { "" } else { "s" };
+            text.push_str(&format!(", {count} DIMM{plural} of {}", format_exact(*size)));
         }
         if let Some(swap) = swap {
             text.push_str(&format!(", swap {}", format_exact(*swap)));
         }
         if !append.is_empty() {
             text.push_str(&format!(", {append}"));
+        }
+        // Two kernels that were built here may have one release.
+        if self.kernel.package.is_none() {
+            text.push_str(&format!(", {}", self.kernel.image.display()));
         }
         text
     }
@@ -103,6 +108,8 @@ pub struct GuestPlace<'p> {
     runner: GuestRunner,
     stop: StopRequest<'p>,
     checksums: Mutex<ChecksumTable>,
+    /// Notes of trials so far.
+    notes: Mutex<BTreeSet<String>>,
     /// Descriptions of guests in the file of an earlier session.
     earlier_guests: BTreeSet<String>,
 }
@@ -124,6 +131,7 @@ impl<'p> GuestPlace<'p> {
             runner,
             stop,
             checksums: Mutex::new(ChecksumTable::from_run(earlier_run)),
+            notes: Mutex::default(),
             earlier_guests: earlier_guests.map(|event| event.text.clone()).collect(),
         }
     }
@@ -171,23 +179,30 @@ impl<'p> GuestPlace<'p> {
         words
     }
 
+    /// Time limits of trials, with what precedes and follows them in the guest.
+    fn limits(&self, slots: &[usize]) -> Vec<Duration> {
+        let limit = |slot: &usize| {
+            let workload = self.slot(*slot).map_or(0, |slot| slot.workload);
+            self.resolved.time_limit(workload) + GRACE
+        };
+        slots.iter().map(limit).collect()
+    }
+
     /// The job of a boot: the recipe, and a step for each trial.
     fn boot_plan(&self, slots: &[usize]) -> Result<GuestPlan, LostTrial> {
         let first = slots.first().copied().unwrap_or(usize::MAX);
         let guest = self.guest_of(first)?;
         let recipe =
             JobStep::Write { path: format!("{WORK_DIR}/{RECIPE_NAME}"), text: self.plan().recipe.clone() };
-        let (mut steps, mut time) = (vec![recipe], GRACE);
+        let mut steps = vec![recipe];
         for &slot in slots {
-            let slot = self.slot(slot)?;
-            steps.push(JobStep::Pagelab(self.trial_words(slot)));
-            time += self.resolved.time_limit(slot.workload) + GRACE;
+            steps.push(JobStep::Pagelab(self.trial_words(self.slot(slot)?)));
         }
         let mut plan = GuestPlan::new(guest.kernel.clone(), guest.config(), steps);
         plan.qemu.clone_from(&self.runner.qemu);
         plan.program.clone_from(&self.runner.program);
         plan.accelerator = self.runner.accelerator;
-        plan.timeouts.total = plan.timeouts.first_line + time;
+        plan.timeouts.total = plan.timeouts.first_line + self.limits(slots).iter().sum::<Duration>();
         Ok(plan)
     }
 
@@ -201,25 +216,42 @@ impl<'p> GuestPlace<'p> {
         let plan = self.boot_plan(slots)?;
         let is_memory_varied = self.guest_of(slots[0])?.required.is_memory_varied;
         let stop_signal = || (self.stop)();
-        let mut observer = BootObserver::new(slots, is_memory_varied, keep_going, report, &stop_signal);
+        let limits = self.limits(slots);
+        let host = (&stop_signal as &dyn Fn() -> Option<i32>, limits.clone());
+        let mut observer = BootObserver::new(slots, is_memory_varied, keep_going, report, host);
         observer.start_first();
         let outcome = run_guest(&plan, &mut observer);
-        let ended = observer.ended;
+        let (ended, is_overdue) = (observer.ended, observer.is_overdue);
+        let console = observer.console().to_vec();
+        let Some(&slot) = slots.get(ended) else { return Ok(ended) };
+        let mut lose = |finished: FinishedTrial| {
+            report(GroupEvent::Ended(Box::new(finished)));
+            Ok(ended + 1)
+        };
         match outcome {
             Ok(GuestOutcome::Completed(_)) => Ok(slots.len()),
             Ok(GuestOutcome::Lost(lost)) => {
-                let Some(&slot) = slots.get(ended) else { return Ok(ended) };
-                report(GroupEvent::Ended(Box::new(trial_end::of_lost_guest(slot, &lost, is_memory_varied))));
-                Ok(ended + 1)
+                lose(trial_end::of_lost_guest(slot, &lost.reason, &console, is_memory_varied))
+            }
+            Err(failure) if matches!(failure.kind(), FailureKind::Stopped(_)) && is_overdue => {
+                let limit = limits.get(ended).copied().unwrap_or_default();
+                lose(trial_end::of_lost_guest(slot, &LossReason::TimedOut(limit), &console, false))
             }
             // The host requested it.
             Err(failure) if matches!(failure.kind(), FailureKind::Stopped(_)) => Ok(slots.len()),
+            // One operation failed, and may work for the next boot.
+            Err(failure) if failure.kind() == FailureKind::Partial => {
+                lose(trial_end::with_end(slot, TrialEnd::Lost(failure.to_string())).into())
+            }
             Err(failure) => Err(LostTrial { kind: LossKind::NotAvailable, reason: failure.to_string() }),
         }
     }
 
-    /// Compares the checksum of a trial with those of the trials before, as a host does.
+    /// Compares the checksum of a trial with those of the trials before, as a host does, and drops notes that
+    /// were reported before.
     fn check_events(&self, finished: &mut FinishedTrial) {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        finished.events.retain(|event| !event.is_note || notes.insert(event.text.clone()));
         let mut checksums = self.checksums.lock().unwrap_or_else(PoisonError::into_inner);
         let end = &mut finished.trial.end;
         finished.events.retain(|event| {
@@ -263,6 +295,22 @@ impl Place for GuestPlace<'_> {
         let variants: BTreeSet<usize> =
             due.iter().filter_map(|slot| Some(self.slot(*slot).ok()?.variant)).collect();
         let mut described = self.earlier_guests.clone();
+        let is_small = |variant: &usize| {
+            self.guests.get(*variant).is_some_and(|guest| guest.required.memory < THP_MEMORY_MIN)
+        };
+        let small: Vec<&str> = variants
+            .iter()
+            .filter(|variant| is_small(variant))
+            .map(|&variant| self.plan().variants[variant].name.as_str())
+            .collect();
+        if !small.is_empty() {
+            let text = format!(
+                "guests below {} have no transparent huge pages (docs/guests.md): {}",
+                format_exact(THP_MEMORY_MIN),
+                small.join(", ")
+            );
+            report(PlaceEvent { kind: "preflight", text, is_note: true })?;
+        }
         for variant in variants {
             let Some(guest) = self.guests.get(variant) else { continue };
             let mut description = guest.describe();
@@ -277,12 +325,6 @@ impl Place for GuestPlace<'_> {
                 report(PlaceEvent { kind: "kernel", text, is_note: true })?;
             }
             report(PlaceEvent { kind: Run::GUEST_EVENT, text: description, is_note: true })?;
-            if guest.required.memory < THP_MEMORY_MIN {
-                let (name, least) = (&self.plan().variants[variant].name, format_exact(THP_MEMORY_MIN));
-                let text =
-                    format!("{name}: a guest below {least} has no transparent huge pages (docs/guests.md)");
-                report(PlaceEvent { kind: Run::GUEST_EVENT, text, is_note: true })?;
-            }
         }
         Ok(())
     }

@@ -4,9 +4,11 @@ use pagelab_experiment::place::FinishedTrial;
 use pagelab_experiment::trial_report;
 use pagelab_guest::console::printable;
 use pagelab_guest::message::StepExit;
-use pagelab_guest::outcome::{LossReason, LostGuest, StepEnd};
+use pagelab_guest::outcome::{LossReason, StepEnd};
 use pagelab_model::experiment::{Trial, TrialEnd};
 
+/// Characters of a line that are kept.
+const LINE_CHARS_MAX: usize = 500;
 /// Lines of the console of a lost guest that are kept.
 const CONSOLE_LINES: usize = 10;
 /// What the kernel prints when it kills a process for lack of memory (mm/oom_kill.c, `__oom_kill_process`).
@@ -43,12 +45,20 @@ pub fn of_step(slot: usize, step: &StepEnd, console: &[u8], is_memory_varied: bo
     lost(slot, is_memory_varied, false, &reason, console)
 }
 
-/// The trial that was under way in a guest that was lost.
-pub fn of_lost_guest(slot: usize, guest: &LostGuest, is_memory_varied: bool) -> FinishedTrial {
-    let is_out_of_memory = matches!(guest.reason, LossReason::OutOfMemory(_))
-        || has_oom_kill(&guest.report.console) && !matches!(guest.reason, LossReason::QemuKilled(_));
-    let reason = format!("its guest was lost: {}", guest.reason);
-    lost(slot, is_memory_varied, is_out_of_memory, &reason, &guest.report.console)
+/// The trial that was under way in a guest that was lost, with the console since it began.
+pub fn of_lost_guest(
+    slot: usize,
+    reason: &LossReason,
+    console: &[u8],
+    is_memory_varied: bool,
+) -> FinishedTrial {
+    // Only the guest itself ends for lack of memory; QEMU, its line and its deadline have other reasons.
+    let is_out_of_memory = match reason {
+        LossReason::OutOfMemory(_) => true,
+        LossReason::Panic(_) | LossReason::AgentError(_) | LossReason::PoweredOff => has_oom_kill(console),
+        _ => false,
+    };
+    lost(slot, is_memory_varied, is_out_of_memory, &format!("its guest was lost: {reason}"), console)
 }
 
 fn lost(
@@ -78,19 +88,22 @@ fn up_to_panic(console: &[u8]) -> &[u8] {
     &console[..at + line]
 }
 
+/// A line of bounded length, safe to print.
+fn clip(line: &str) -> String {
+    printable(&line.chars().take(LINE_CHARS_MAX).collect::<String>())
+}
+
 /// The last lines of a text, safe to print.
 fn last_lines(text: &[u8], count: usize) -> String {
     let text = String::from_utf8_lossy(text);
     let mut lines: Vec<String> =
-        text.lines().rev().filter(|line| !line.trim().is_empty()).take(count).map(printable).collect();
+        text.lines().rev().filter(|line| !line.trim().is_empty()).take(count).map(clip).collect();
     lines.reverse();
     lines.join("\n")
 }
 
 #[cfg(test)]
 mod tests {
-    use pagelab_guest::outcome::GuestReport;
-
     use super::*;
 
     fn step(end: StepExit, stdout: &str, stderr: &str) -> StepEnd {
@@ -131,28 +144,28 @@ mod tests {
 
     #[test]
     fn a_guest_out_of_memory_is_a_result_only_where_memory_is_varied() {
-        let guest = |reason, console: &str| LostGuest {
-            reason,
-            steps: Vec::new(),
-            report: GuestReport { console: console.into(), ..GuestReport::default() },
-        };
         let panic = || LossReason::OutOfMemory("System is deadlocked on memory".to_owned());
-        let end = |guest: &LostGuest, is_varied| of_lost_guest(0, guest, is_varied).trial.end;
-        assert_eq!(end(&guest(panic(), ""), true), TrialEnd::OutOfMemory);
-        let unvaried = end(&guest(panic(), ""), false);
+        let end = |reason: LossReason, console: &str, is_varied| {
+            of_lost_guest(0, &reason, console.as_bytes(), is_varied).trial.end
+        };
+        assert_eq!(end(panic(), "", true), TrialEnd::OutOfMemory);
+        let unvaried = end(panic(), "", false);
         assert!(matches!(unvaried, TrialEnd::Lost(why) if why.contains("ran out of memory")));
+        let oom = "Out of memory: Killed process 80 (x)\n";
+        assert_eq!(end(LossReason::PoweredOff, oom, true), TrialEnd::OutOfMemory);
         // QEMU was killed by somebody else: that is no result, whatever happened before.
-        let killed = guest(LossReason::QemuKilled(9), "Out of memory: Killed process 80 (x)\n");
-        assert!(matches!(end(&killed, true), TrialEnd::Lost(_)));
+        for reason in [LossReason::QemuKilled(9), LossReason::TimedOut(std::time::Duration::ZERO)] {
+            assert!(matches!(end(reason, oom, true), TrialEnd::Lost(_)));
+        }
         let lines: String = (0..30).map(|line| format!("line {line}\n")).collect();
-        let kept = of_lost_guest(0, &guest(LossReason::PoweredOff, &lines), true).trial;
+        let kept = of_lost_guest(0, &LossReason::PoweredOff, lines.as_bytes(), true).trial;
         assert_eq!(
             (kept.last_output.lines().count(), kept.last_output.lines().last()),
             (10, Some("line 29"))
         );
         let panic = "a\nb\nKernel panic - not syncing: x\nRIP: 0\nCode: 1\n";
-        let kept_panic = of_lost_guest(0, &guest(LossReason::PoweredOff, panic), true).trial.last_output;
-        assert_eq!(kept_panic, "a\nb\nKernel panic - not syncing: x");
+        let kept_panic = of_lost_guest(0, &LossReason::PoweredOff, panic.as_bytes(), true).trial;
+        assert_eq!(kept_panic.last_output, "a\nb\nKernel panic - not syncing: x");
         assert!(matches!(kept.end, TrialEnd::Lost(why) if why.contains("powered off without a result")));
     }
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pagelab_model::Bytes;
@@ -13,8 +14,21 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::console::printable;
 
+const MKFS: &str = "mkfs.ext4";
 /// Making a file system on a file with holes takes well below a second.
 const FORMAT_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Number of the next file that needs a name: several guests may be started at the same time.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// Whether disks can be formatted.
+pub fn check_mkfs() -> Result<(), Failure> {
+    program::find_program(Path::new(MKFS)).map(drop).ok_or_else(missing_mkfs)
+}
+
+fn missing_mkfs() -> Failure {
+    Failure::not_available("cannot format the disk: mkfs.ext4 is missing; hint: apt-get install e2fsprogs")
+}
 
 /// Sparse disk of this size.
 pub fn create_sparse_disk(size: Bytes) -> Result<File, Failure> {
@@ -43,7 +57,8 @@ fn open_tmpfile(dir: &Path) -> std::io::Result<File> {
     }
     // A file system without nameless files: the name is gone at once, but a kill between the two calls
     // would leave an empty file.
-    let name = dir.join(format!(".pagelab-disk-{}", std::process::id()));
+    let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = dir.join(format!(".pagelab-disk-{}-{number}", std::process::id()));
     let fd = rustix::fs::open(&name, flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW, mode)?;
     std::fs::remove_file(&name)?;
     Ok(fd.into())
@@ -51,14 +66,9 @@ fn open_tmpfile(dir: &Path) -> std::io::Result<File> {
 
 /// Puts an ext4 file system on a disk.
 pub fn format_ext4(disk: &File, stop: &mut dyn FnMut() -> Option<i32>) -> Result<(), Failure> {
-    let missing_program = || {
-        Failure::not_available(
-            "cannot format the disk: mkfs.ext4 is missing; hint: apt-get install e2fsprogs",
-        )
-    };
     let refused =
         |why: &str| Failure::new(FailureKind::Partial, format!("cannot format the disk: mkfs.ext4{why}"));
-    let program = program::find_program(Path::new("mkfs.ext4")).ok_or_else(missing_program)?;
+    let program = program::find_program(Path::new(MKFS)).ok_or_else(missing_mkfs)?;
     let mut command = Command::new(program);
     command.args(["-q", "-F", &format!("/dev/fd/{}", disk.as_raw_fd())]);
     pagelab_sys::spawn::keep_fds_open(&mut command, &[disk.as_fd()]);
@@ -69,7 +79,7 @@ pub fn format_ext4(disk: &File, stop: &mut dyn FnMut() -> Option<i32>) -> Result
                 ran.stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given");
             Err(refused(&format!(": {}", printable(said))))
         }
-        Err(CommandError::NotFound) => Err(missing_program()),
+        Err(CommandError::NotFound) => Err(missing_mkfs()),
         Err(CommandError::RunFailed(error)) => Err(Failure::system_error("cannot run mkfs.ext4", error)),
         Err(CommandError::TimedOut(_)) => Err(refused(" took too long and was killed")),
         Err(CommandError::Stopped(signal)) => Err(Failure::stopped(signal)),

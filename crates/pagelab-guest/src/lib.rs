@@ -13,7 +13,7 @@ pub mod config;
 pub mod console;
 mod cpio;
 pub mod dimms;
-mod disk;
+pub mod disk;
 mod elf;
 pub mod file_receiver;
 pub mod initramfs;

@@ -41,7 +41,7 @@ fn measure<'e>(experiment: &'e Experiment, trial: usize, name: &str) -> &'e Meas
 }
 
 #[test]
-fn a_round_of_two_variants_comes_back_from_one_boot() {
+fn a_round_of_two_variants_comes_back() {
     if trial::plan("6.1", Vec::new()).is_none() {
         return;
     }

@@ -111,8 +111,9 @@ fn each_trial_has_a_guest_and_comes_back_whole() {
     }
     let guests: Vec<&str> =
         run.events.iter().filter(|of| of.kind == "guest").map(|of| of.text.as_str()).collect();
-    let plain = "guest with Linux 6.1.0, 1 GiB, 1 CPU";
-    assert_eq!(guests, [plain.to_owned(), format!("{plain}, kernelcore=512M")]);
+    let image = fs::canonicalize(stage.path("vmlinuz")).unwrap();
+    let guest = |append: &str| format!("guest with Linux 6.1.0, 1 GiB, 1 CPU{append}, {}", image.display());
+    assert_eq!(guests, [guest(""), guest(", kernelcore=512M")]);
     let words = fs::read_to_string(stage.path("arguments")).unwrap();
     assert!(words.contains("-m\n1024M\n") && words.contains("pagelab_guest=1"), "{words}");
     stage.assert_nothing_is_left();
@@ -171,6 +172,51 @@ fn a_lost_guest_costs_one_trial_which_is_repeated_once_and_by_a_resumed_run() {
 }
 
 #[test]
+fn trials_after_a_lost_one_get_another_guest() {
+    // Three trials share a boot; the first guest dies in its second trial, the next has two trials left.
+    let dies = "case $(wc -l < boots) in 1) cat dies >&$line; kill -9 $$;; 2) cat two >&$line;; *) cat one >&$line;; \
+                esac; exec sleep 600";
+    let stage = stage(dies);
+    let third = "[[variant]]\nname = \"third\"\n";
+    let recipe = RECIPE.replace("kernelcore = \"512M\"\n", third).replace("repeats = 2", "repeats = 1");
+    stage.put("t.toml", recipe.as_bytes());
+    let done = |step| {
+        let out = AgentMessage::Stdout(report());
+        vec![AgentMessage::StepStarted(step), out, AgentMessage::StepEnded(StepExit::Code(0))]
+    };
+    let said = |steps: Vec<AgentMessage>| boot_of(steps);
+    let whole = said([done(1), vec![AgentMessage::StepStarted(2)]].concat());
+    // Without the message that ends the job.
+    let last = packets(&[AgentMessage::JobDone]).len();
+    stage.put("dies", &whole[..whole.len() - last]);
+    stage.put("two", &said([done(1)].concat()));
+    stage.put("one", &said(done(1)));
+    let (code, _, stderr) = texts(&run(&stage, &[&GUEST[..], &["--quick"]].concat()));
+    // Slot 1 is lost once, slot 2 gets the second guest, and slot 1 is repeated in the third.
+    assert_eq!((code, boots(&stage)), (Some(0), 3), "{stderr}");
+    assert!(stderr.contains("its guest was lost: QEMU was killed by signal 9"), "{stderr}");
+    assert_eq!(ends(&stage), vec![TrialEnd::Done; 3]);
+}
+
+#[test]
+fn several_kernels_are_judged_with_the_baseline_variant() {
+    let stage = stage(ANSWERS);
+    let mut image = fs::read(stage.path("vmlinuz")).unwrap();
+    image[0x300..0x306].copy_from_slice(b"6.2.0 ");
+    stage.put("vmlinuz-new", &image);
+    let more = ["--kernel", "./vmlinuz-new", "--repeats", "6", "--judge", "wall", "--loss", "10%"];
+    let (code, _, stderr) = texts(&run(&stage, &[&GUEST[..], &more].concat()));
+    assert_eq!((code, boots(&stage)), (Some(0), 12), "{stderr}");
+    assert!(stderr.contains("--judge compares the kernels with the variant \"plain\" alone"), "{stderr}");
+    let file = read_run_file(&stage.path("t.pagelab")).unwrap();
+    let names: Vec<String> = file.experiment.unwrap().plan.variants.into_iter().map(|of| of.name).collect();
+    assert_eq!(names, ["./vmlinuz", "./vmlinuz-new"]);
+    // Too few rounds are undecided.
+    let more = [&GUEST[..], &["--kernel", "./vmlinuz-new", "--judge", "wall", "--force"]].concat();
+    assert_eq!(run(&stage, &more).status.code(), Some(7));
+}
+
+#[test]
 fn a_killed_run_leaves_no_guest_and_is_resumed_without_its_finished_trials() {
     let script = "[ $(wc -l < boots) = 3 ] && exec sleep 600; cat said >&$line; exec sleep 600";
     for signal in ["KILL", "TERM"] {
@@ -204,7 +250,10 @@ fn a_guest_out_of_memory_is_a_result_where_memory_is_varied() {
     stage.put("t.toml", RECIPE.replace("kernelcore = \"512M\"", "memory = \"512M\"").as_bytes());
     let (code, _, stderr) = texts(&run(&stage, &GUEST));
     assert_eq!(code, Some(5), "{stderr}");
-    assert!(stderr.contains("zone: a guest below 608 MiB has no transparent huge pages"), "{stderr}");
+    assert!(
+        stderr.contains("guests below 608 MiB have no transparent huge pages (docs/guests.md): zone"),
+        "{stderr}"
+    );
     let ended = ends(&stage);
     let count = |end: &TrialEnd| ended.iter().filter(|of| *of == end).count();
     assert_eq!((count(&TrialEnd::OutOfMemory), count(&TrialEnd::Done)), (2, 2), "{ended:?}");

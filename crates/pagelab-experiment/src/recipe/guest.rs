@@ -14,6 +14,8 @@ pub const KERNEL_DEFAULT: &str = "6.1";
 const MEMORY_DEFAULT: Bytes = Bytes(1 << 30);
 /// Memory of a guest beside its workload and the workload's competitor.
 const MEMORY_BESIDE: Bytes = Bytes(256 << 20);
+/// Memory for the buffer that evicts the caches, which must leave as much.
+const MEMORY_TO_EVICT: Bytes = Bytes(192 << 20);
 /// Memory is given in multiples of this.
 const MEMORY_STEP: u64 = 32 << 20;
 /// Size of the disk, of which only what is written takes space on the host.
@@ -174,7 +176,9 @@ impl Recipe {
                 }
                 let size = workload.memory_size(&variant.options).map_or(0, |size| size.0);
                 let hog = variant.hog.map_or(0, |hog| hog.size.0);
-                let sum = size.saturating_add(hog).saturating_add(MEMORY_BESIDE.0);
+                let evict = if variant.evict_caches { MEMORY_TO_EVICT.0 } else { 0 };
+                let beside = MEMORY_BESIDE.0 + evict;
+                let sum = size.saturating_add(hog).saturating_add(beside);
                 most = most.max(sum.div_ceil(MEMORY_STEP).saturating_mul(MEMORY_STEP));
             }
         }
@@ -183,7 +187,10 @@ impl Recipe {
 
     /// A disk for workloads with files and for swap files: the other file systems of a guest are in memory.
     fn default_guest_disk(&self) -> Option<Bytes> {
-        let has_files = self.workloads.iter().any(|workload| workload.has_option("folder"));
+        let has_files = self.workloads.iter().filter_map(|workload| workload.built_in_name()).any(|name| {
+            let workload = pagelab_workloads::find_workload(name);
+            workload.is_some_and(|workload| workload.options.iter().any(|option| option.name == "folder"))
+        });
         let swap = self.variants.iter().filter_map(|variant| variant.swap_limit).max().unwrap_or(Bytes(0));
         let size = Bytes(DISK_DEFAULT.0.saturating_add(swap.0));
         (has_files || swap.0 > 0).then_some(size)
@@ -239,6 +246,9 @@ impl Recipe {
             variant.add_problem(problems, format!("plan: the file {path} is not in the guest"));
         }
         let guest = self.required_guest(at);
+        if guest.disk.is_none() && variant.swap_limit.is_some_and(|swap| swap.0 > 0) {
+            variant.add_problem(problems, "swap requires a guest with a disk; hint: remove disk = \"none\"");
+        }
         if variant.pin == Some(PinPolicy::Required) && guest.cpus < 2 {
             variant.add_problem(problems, "pin = true requires a guest with 2 CPUs; hint: use --cpus 2");
         }
@@ -429,6 +439,9 @@ mod tests {
         assert_eq!(names, ["base 6.1", "huge 6.1", "base 6.12", "huge 6.12"]);
         assert_eq!(resolved.plan.baseline, Some(0));
         assert_eq!(resolved.recipe.required_guest(3).kernel, "6.12");
+        let judged = ExperimentOverrides { compares_kernels: true, ..overrides.clone() };
+        let plan = resolve(&text, &judged).unwrap().plan;
+        assert_eq!(plan.variants.iter().map(|of| of.name.as_str()).collect::<Vec<_>>(), kernels);
         let one = text.replace("[[variant]]\nname = \"huge\"\nadvise = \"huge\"\n", "");
         let resolved = resolve(&one, &overrides).unwrap();
         assert_eq!(resolved.plan.variants[1].name, "6.12");

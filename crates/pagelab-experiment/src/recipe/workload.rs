@@ -9,6 +9,7 @@ use pagelab_workloads::options::{OptionSpec, WorkloadOptions};
 
 use super::table_fields::{ProblemList, TableFields};
 use crate::external::{self, Manifest};
+use crate::gate::PAGELAB;
 use pagelab_formats::toml_document::{TomlItem, TomlTable, TomlValue};
 
 /// A workload of a recipe.
@@ -137,18 +138,29 @@ impl Workload {
             options.iter().rev().find(|(name, _)| name == "size").map(|(_, value)| value.clone())
         };
         let default = || {
-            let head = self.option_heads()?.iter().find(|head| head.name == "size")?;
+            let options = pagelab_workloads::find_workload(self.built_in_name()?)?.options;
+            let head = options.iter().find(|head| head.name == "size")?;
             Some(head.default.to_owned())
         };
-        let command = || match &self.command {
-            WorkloadCommand::Command { command, .. } => {
-                let at = command.iter().position(|word| word == "--size")?;
-                command.get(at + 1).cloned()
-            }
-            _ => None,
-        };
-        let text = find(options).or_else(|| find(self.given_options())).or_else(command).or_else(default)?;
+        if let WorkloadCommand::Command { command, .. } = &self.command
+            && let Some(bytes) = size_argument(command)
+        {
+            return Some(Bytes(bytes));
+        }
+        let text = find(options).or_else(|| find(self.given_options())).or_else(default)?;
         size::parse(&text).ok()
+    }
+
+    /// The built-in workload that it is, also as a command.
+    pub fn built_in_name(&self) -> Option<&str> {
+        match &self.command {
+            WorkloadCommand::BuiltIn { name, .. } => Some(name),
+            WorkloadCommand::External { .. } => None,
+            WorkloadCommand::Command { command, .. } => match &command[..] {
+                [program, word, name, ..] if program == PAGELAB && word == "workload" => Some(name),
+                _ => None,
+            },
+        }
     }
 
     /// Its options as given.
@@ -173,6 +185,13 @@ impl Workload {
         }
         self.duration = self.quick_duration.or(self.duration);
     }
+}
+
+/// `--size 1G`, `--size=1G` among the words of a command, in bytes.
+pub(crate) fn size_argument(command: &[String]) -> Option<u64> {
+    let at = command.iter().position(|word| word == "--size" || word.starts_with("--size="))?;
+    let word = command[at].strip_prefix("--size=").or(command.get(at + 1).map(String::as_str))?;
+    size::parse(word).ok().map(|bytes| bytes.0)
 }
 
 /// Later options replace earlier ones.

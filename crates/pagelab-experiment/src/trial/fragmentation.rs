@@ -24,8 +24,8 @@ pub(super) struct HeldFragmentation {
     fragmenter: Fragmenter,
     monitor: MemoryMonitor,
     goal: FragmentationGoal,
-    /// F_u when the trial began.
     reserve: Reserve,
+    /// F_u when the trial began.
     unusable_at_start: f64,
     last_check: Instant,
     /// Reason of an early release.

@@ -12,6 +12,7 @@ use pagelab_model::run::Unit;
 use pagelab_model::{Absence, AbsenceReason, Bytes, Reading, size};
 
 use super::TrialContext;
+use crate::recipe::size_argument;
 
 /// Warmed memory for a program of unknown size; less on a small machine.
 const UNKNOWN_PEAK_BYTES: u64 = 2 << 30;
@@ -120,13 +121,6 @@ fn estimate_memory(context: &TrialContext<'_>, workload: usize, variant: usize) 
             "an upper bound, because its size is unknown",
         ),
     }
-}
-
-/// `--size 1G`, `--size=1G` among the words of a command.
-fn size_argument(command: &[String]) -> Option<u64> {
-    let at = command.iter().position(|word| word == "--size" || word.starts_with("--size="))?;
-    let word = command[at].strip_prefix("--size=").or(command.get(at + 1).map(String::as_str))?;
-    size::parse(word).ok().map(|bytes| bytes.0)
 }
 
 #[cfg(test)]

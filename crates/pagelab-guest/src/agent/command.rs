@@ -47,36 +47,40 @@ fn spawn_and_wait(arguments: &[OsString], site: StepSite<'_>, link: &Arc<HostLin
         pagelab_sys::spawn::join_cgroup(&mut command, procs.into());
     }
     let mut child = command.spawn()?;
-    let (has_ended, ends) = mpsc::channel();
-    forward_stream(child.stdout.take(), AgentMessage::Stdout, link, &has_ended);
-    forward_stream(child.stderr.take(), AgentMessage::Stderr, link, &has_ended);
-    drop(has_ended);
+    let (sender, progress) = mpsc::channel();
+    forward_stream(child.stdout.take(), AgentMessage::Stdout, link, &sender);
+    forward_stream(child.stderr.take(), AgentMessage::Stderr, link, &sender);
+    drop(sender);
     let end = reap_until(Pid::from_child(&child))?;
-    // Both streams end with the command, unless a descendant holds them.
-    let _ = ends.recv_timeout(LATE_OUTPUT_WAIT).and_then(|()| ends.recv_timeout(LATE_OUTPUT_WAIT));
+    // Both streams end with the command, unless a descendant holds them. The line may be slower than the
+    // command was: as long as something is passed on, it is waited for.
+    while progress.recv_timeout(LATE_OUTPUT_WAIT).is_ok() {}
     Ok(end)
 }
 
-/// Passes a stream on to the host, in a thread that ends with the stream.
+/// Passes a stream on to the host, in a thread that ends with the stream. `progress` receives something for
+/// each piece that was passed on.
 fn forward_stream<R: Read + Send + 'static>(
     stream: Option<R>,
     message: fn(Vec<u8>) -> AgentMessage,
     link: &Arc<HostLink>,
-    has_ended: &Sender<()>,
+    progress: &Sender<()>,
 ) {
-    let (line, has_ended) = (Arc::clone(link), has_ended.clone());
+    let (line, progress) = (Arc::clone(link), progress.clone());
     std::thread::spawn(move || {
         let mut bytes = vec![0; PAYLOAD_MAX];
         let Some(mut stream) = stream else { return };
         loop {
             match stream.read(&mut bytes) {
                 Ok(0) => break,
-                Ok(count) => line.send(&message(bytes[..count].to_vec())),
+                Ok(count) => {
+                    line.send(&message(bytes[..count].to_vec()));
+                    let _ = progress.send(());
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => break,
             }
         }
-        let _ = has_ended.send(());
     });
 }
 

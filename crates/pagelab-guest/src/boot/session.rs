@@ -39,6 +39,10 @@ pub trait GuestObserver {
     fn on_step_started(&mut self, _step: usize) {}
     /// A step of the job ended: its index and its end.
     fn on_step_ended(&mut self, _step: usize, _end: &StepEnd) {}
+    /// Whether the output of a step is kept after its end.
+    fn keeps_output(&self) -> bool {
+        true
+    }
     /// Something that the agent could not do.
     fn on_note(&mut self, _note: &str) {}
     /// QEMU runs under this number.
@@ -317,8 +321,11 @@ impl GuestSession<'_> {
             ProtocolEvent::Note(note) => self.observer.on_note(&note),
             ProtocolEvent::StepStarted(step) => self.observer.on_step_started(step as usize),
             ProtocolEvent::StepEnded => {
-                if let Some((last, steps)) = self.protocol.steps.split_last() {
+                if let Some((last, steps)) = self.protocol.steps.split_last_mut() {
                     self.observer.on_step_ended(steps.len(), last);
+                    if !self.observer.keeps_output() {
+                        (last.stdout, last.stderr) = (Vec::new(), Vec::new());
+                    }
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! `pagelab run`: an experiment, from its recipe to its run file and report.
 
 pub mod gate;
-mod guest;
+pub mod guest;
 pub mod judge;
 mod progress;
 pub mod recipe_file;
@@ -99,7 +99,7 @@ pub struct Args {
     /// Resume an interrupted run
     #[arg(long, value_name = "FILE",
         conflicts_with_all = ["recipe", "quick", "repeats", "time_budget", "dry_run", "output", "command",
-            "swap_dir", "model"])]
+            "swap_dir", "model", "place", "kernel", "modules", "memory", "cpus", "accel"])]
     resume: Option<PathBuf>,
 
     #[command(flatten)]
@@ -131,7 +131,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<u8, Failure> {
     if let Some(path) = &args.resume {
-        return resume(path, args.json);
+        return resume(path, args.json, &args.guest);
     }
     let name = args.recipe.as_deref().unwrap_or_default();
     let (origin, text) = recipe_file::read_text(name)?;
@@ -182,6 +182,7 @@ fn run_simulated(args: &Args, origin: &str, text: &str) -> Result<u8, Failure> {
     if args.guest.place.is_some() {
         return Err(usage_error("this recipe is simulated: --place does not apply"));
     }
+    args.guest.check(args, false)?;
     let asked = RecipeOverrides { quick: args.quick, seeds: args.repeats, ..Default::default() };
     if args.dry_run {
         return sim::run::dry_run_recipe(origin, text, &asked, args.json);
@@ -225,13 +226,20 @@ fn resolve_recipe(args: &Args, recipe: Recipe) -> Result<ResolvedExperiment, Fai
     let words = super::parse_command(&args.command)?;
     let command = (!words.is_empty()).then_some(words);
     let (quick, repeats, time_budget) = (args.quick, args.repeats, args.time_budget);
-    let of_guest = args.guest.overrides();
+    let of_guest = args.guest.overrides(args.judge.request().is_some());
+    if of_guest.compares_kernels
+        && let [_, _, ..] = &recipe.variants[..]
+    {
+        let name = &recipe.variants[recipe.baseline].name;
+        output::warn(&format!("note: --judge compares the kernels with the variant {name:?} alone"));
+    }
     let overrides = ExperimentOverrides { quick, repeats, time_budget, command, ..of_guest };
     ResolvedExperiment::resolve(recipe, &overrides).map_err(|bad| usage_error(&bad.to_string()))
 }
 
-/// Resumes a file: runs the remaining trials of its own recipe under its own command line.
-pub fn resume(path: &Path, json: bool) -> Result<u8, Failure> {
+/// Resumes a file: runs the remaining trials of its own recipe under its own command line. `now` may have
+/// other options of guests that change no result.
+pub fn resume(path: &Path, json: bool, now: &guest::GuestArgs) -> Result<u8, Failure> {
     let bad = |text: &str| Failure::cannot_resume(path, text);
     let options = SimulationOptions { json, ..SimulationOptions::default() };
     let (writer, run) = match RunWriter::resume(path) {
@@ -274,7 +282,8 @@ pub fn resume(path: &Path, json: bool) -> Result<u8, Failure> {
             .map_err(|error| bad(&error.to_string()))?,
     };
     if let Some(args) = args.as_ref().filter(|_| resolved.recipe.place == TrialPlace::Guest) {
-        let guests = guest::find_guests(&args.guest, &resolved)?;
+        let guests = guest::find_guests(&args.guest.with_changes(now), &resolved)?;
+        guests.check_accelerator(&run).map_err(|why| bad(&why))?;
         let file = SessionFile::Resumed(writer, &run);
         return guest::run_in_guests(args, (plan, &resolved), guests, (path, file), json);
     }
@@ -364,8 +373,7 @@ fn run_session(
         return Err(experiment_failure(error, resumed));
     }
     let shown = report::show(path, json, judge);
-    let command = if plan.origin == pagelab_tune::tuning::ORIGIN { "tune" } else { "run" };
-    print_end(path, command, &end, (shown, judge.is_some()))
+    print_end(path, plan, &end, (shown, judge.is_some()))
 }
 
 /// Prints the processor's TLBs and its available counters, before anything is measured.
@@ -382,19 +390,20 @@ fn print_processor(machine: &pagelab_model::Machine, snapshot: &Snapshot) {
     output::print_note(&format!("counters  {text}"));
 }
 
-/// Prints the last line and returns the exit code. `command` is the one that resumes. A judgement has counted
-/// failed trials already.
+/// Prints the last line and returns the exit code. A judgement has counted failed trials already.
 fn print_end(
     path: &Path,
-    command: &str,
+    plan: &Plan,
     end: &SessionEnd,
     (report_exit, is_judged): (Outcome, bool),
 ) -> Result<u8, Failure> {
     let name = path.display();
+    let command = if plan.origin == pagelab_tune::tuning::ORIGIN { "tune" } else { "run" };
     if let Some(signal) = end.stopped_by {
+        let restored = if plan.place == Plan::GUEST { "" } else { "; all settings are restored" };
         let why = pagelab_host::capture::signal_name(signal);
         output::warn(&format!(
-            "note: stopped by {why}; {} trials are saved in {name}, {} remain; all settings are restored\n  \
+            "note: stopped by {why}; {} trials are saved in {name}, {} remain{restored}\n  \
              resume with: pagelab {command} --resume {name}",
             end.trials.len(),
             end.remaining

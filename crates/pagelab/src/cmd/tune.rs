@@ -178,7 +178,7 @@ impl Args {
 pub fn run(args: &Args) -> Result<u8, Failure> {
     if let Some(path) = &args.resume {
         tuning::restore_plans(path, &recorded_request)?;
-        return experiment::resume(path, args.json);
+        return experiment::resume(path, args.json, &experiment::guest::GuestArgs::default());
     }
     let request = args.to_request();
     if let Some(pid) = args.pid {

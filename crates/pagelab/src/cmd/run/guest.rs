@@ -12,11 +12,13 @@ use pagelab_experiment::resolve::{ExperimentOverrides, ResolvedExperiment};
 use pagelab_experiment::session::SessionFile;
 use pagelab_guest::accelerator::{Accelerator, AcceleratorChoice};
 use pagelab_guest::boot::{GuestPlan, QEMU};
+use pagelab_guest::disk;
 use pagelab_guest::kernel::GuestKernel;
 use pagelab_guest::kernel_setup::set_up_kernel;
 use pagelab_guest_place::{GuestPlace, GuestRunner, VariantGuest};
 use pagelab_model::Bytes;
 use pagelab_model::experiment::Plan;
+use pagelab_model::run::Run;
 use pagelab_model::size::{self, format_argument, format_exact};
 use pagelab_packages::program;
 use pagelab_study::session::watch_signals;
@@ -70,11 +72,22 @@ pub struct GuestArgs {
 }
 
 impl GuestArgs {
-    /// The changes of a recipe.
-    pub fn overrides(&self) -> ExperimentOverrides {
+    /// These options with those that change no result from another command line.
+    pub fn with_changes(&self, now: &GuestArgs) -> GuestArgs {
+        GuestArgs {
+            lanes: now.lanes.or(self.lanes),
+            qemu: now.qemu.clone().or_else(|| self.qemu.clone()),
+            cache: now.cache.clone().or_else(|| self.cache.clone()),
+            ..self.clone()
+        }
+    }
+
+    /// The changes of a recipe. A judgement of several kernels is one of the baseline variant.
+    pub fn overrides(&self, is_judged: bool) -> ExperimentOverrides {
         ExperimentOverrides {
             place: self.place,
             kernels: self.kernel.clone(),
+            compares_kernels: is_judged && self.kernel.len() > 1,
             guest_memory: self.memory,
             guest_cpus: self.cpus,
             ..ExperimentOverrides::default()
@@ -91,6 +104,7 @@ impl GuestArgs {
             ("--lanes", self.lanes.is_some()),
             ("--accel", self.accel.is_some()),
             ("--qemu", self.qemu.is_some()),
+            ("--cache", self.cache.is_some()),
         ];
         let of_host = [("--swap-dir", args.swap_dir.is_some()), ("--model", args.model)];
         match is_guest {
@@ -100,11 +114,13 @@ impl GuestArgs {
     }
 
     /// The same options for the trial in the guest.
-    fn to_words(&self) -> Vec<OsString> {
+    fn to_words(&self, is_judged: bool) -> Vec<OsString> {
+        let compares = self.overrides(is_judged).compares_kernels.then(|| "--compares-kernels".into());
         let kernels = self.kernel.iter().flat_map(|kernel| ["--kernel".into(), OsString::from(kernel)]);
         let memory = self.memory.map(|size| ["--memory".into(), OsString::from(format_argument(size))]);
         let cpus = self.cpus.map(|cpus| ["--cpus".into(), OsString::from(cpus.to_string())]);
-        kernels.chain(memory.into_iter().flatten()).chain(cpus.into_iter().flatten()).collect()
+        let sizes = memory.into_iter().flatten().chain(cpus.into_iter().flatten());
+        kernels.chain(sizes).chain(compares).collect()
     }
 }
 
@@ -140,9 +156,26 @@ pub fn describe(recipe: &Recipe, variant: usize) -> Vec<String> {
 
 /// Guests of the variants, and how many of them run at the same time.
 pub struct FoundGuests {
+    qemu: PathBuf,
     guests: Vec<VariantGuest>,
     accelerator: Accelerator,
     lanes: NonZero<usize>,
+}
+
+impl FoundGuests {
+    /// Why trials of an earlier session cannot be compared with those of these guests.
+    pub fn check_accelerator(&self, earlier: &Run) -> Result<(), String> {
+        let had_guests = earlier.events.iter().any(|event| event.kind == Run::GUEST_EVENT);
+        match (earlier.has_emulated_times(), self.accelerator) {
+            (true, Accelerator::Kvm) if had_guests => {
+                Err("its guests were emulated, and now KVM works; hint: start a new run".to_owned())
+            }
+            (false, Accelerator::Tcg) if had_guests => {
+                Err("its guests had KVM, which does not work now; hint: start a new run".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Finds QEMU and the kernels, which are downloaded if need be, and checks all guests before the first boot.
@@ -161,8 +194,10 @@ pub fn find_guests(args: &GuestArgs, resolved: &ResolvedExperiment) -> Result<Fo
         let Some(kernel) = kernels.get(&required.kernel) else { continue };
         let guest = VariantGuest { required, kernel: kernel.clone() };
         let config = guest.config();
-        let modules = || guest.kernel.module_files(&config.required_modules());
-        let problem = config.check().err().or_else(|| modules().err().map(|failure| failure.to_string()));
+        let modules = || guest.kernel.module_files(&config.required_modules()).map(drop);
+        let disk = || config.disk.map_or(Ok(()), |_| disk::check_mkfs());
+        let unmet = || modules().and_then(|()| disk()).err().map(|failure| failure.to_string());
+        let problem = config.check().err().or_else(unmet);
         problems.extend(problem.map(|why| format!("variant {:?}: {why}", variant.name)));
         guests.push(guest);
     }
@@ -173,7 +208,7 @@ pub fn find_guests(args: &GuestArgs, resolved: &ResolvedExperiment) -> Result<Fo
     let lanes = memory::count_lanes(largest, args.lanes.and_then(NonZero::new));
     let lanes = lanes.map_err(|why| Failure::new(FailureKind::NotAvailable, why))?;
     let accelerator = probe_accelerator(args, guests.first(), &qemu)?;
-    Ok(FoundGuests { guests, accelerator, lanes })
+    Ok(FoundGuests { qemu, guests, accelerator, lanes })
 }
 
 /// The accelerator, after a probe boot of the first guest if KVM was requested.
@@ -236,7 +271,8 @@ pub fn run_in_guests(
     let stop = watch_signals()?;
     let _status = CommandStatus::start(format!("preparing {}", plan.name), StatusEnd::Unknown);
     let requested = || stop.signal();
-    let mut options: Vec<OsString> = args.guest.to_words();
+    let judge = args.judge.request();
+    let mut options: Vec<OsString> = args.guest.to_words(judge.is_some());
     if args.quick {
         options.push("--quick".into());
     }
@@ -251,13 +287,12 @@ pub fn run_in_guests(
         output::print_note("guests    emulated (QEMU TCG): times are about ten times those of hardware");
     }
     let runner = GuestRunner {
-        qemu: args.guest.qemu.clone().unwrap_or_else(|| QEMU.into()),
+        qemu: found.qemu,
         program: None,
         accelerator: found.accelerator,
         lanes: found.lanes,
         trial_command: [vec!["trial".into()], options],
     };
     let place = GuestPlace::new(resolved, found.guests, runner, &requested, file.earlier_run());
-    let judge = args.judge.request();
     super::run_session(plan, &place, &requested, (path, file), (json, judge.as_ref()))
 }

@@ -55,6 +55,9 @@ pub struct Args {
     /// As of `pagelab run`
     #[arg(long, value_name = "KERNEL")]
     kernel: Vec<String>,
+    /// Only the baseline variant runs, with each kernel
+    #[arg(long)]
+    compares_kernels: bool,
     /// As of `pagelab run`
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<Bytes>,
@@ -104,6 +107,7 @@ fn resolve(args: &Args) -> Result<ResolvedExperiment, Failure> {
         command: (!words.is_empty()).then_some(words),
         place: Some(TrialPlace::Guest),
         kernels: args.kernel.clone(),
+        compares_kernels: args.compares_kernels,
         guest_memory: args.memory,
         guest_cpus: args.cpus,
     };
