@@ -24,7 +24,7 @@ pub fn check_file(path: &str, text: &str, violations: &mut Vec<Violation>) {
         let text = format!("{lines} lines, more than {limit}: name the parts and give each its file");
         violations.push(Violation::new(path, limit + 1, "file-lines", text));
     }
-    if ["ts", "mjs", "md"].contains(&suffix) {
+    if ["ts", "mjs", "md"].contains(&suffix) || path.starts_with("kmod/") {
         let is_wide = |line: &str| line.chars().count() > COLUMNS_MAX && !is_unbreakable(suffix, line);
         for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| is_wide(line)) {
             let text = format!("{} columns, more than {COLUMNS_MAX}", line.chars().count());

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * pagelab.ko: switches of the page allocator that a stock kernel does not have, for disposable guests.
+ *
+ *	# cat /sys/kernel/debug/pagelab/control
+ *	grouping on
+ *	# echo grouping off > /sys/kernel/debug/pagelab/control
+ *
+ * Reading gives one line for each feature: "NAME on", "NAME off" or "NAME unavailable: REASON". Writing
+ * "NAME on" or "NAME off" switches it, and returns when that is done. "on" is what the kernel does without
+ * the module. An unknown line is EINVAL, and an unavailable feature EOPNOTSUPP.
+ *
+ * The module changes a running kernel behind its back. It is made for guests that are thrown away, and for
+ * kernels 6.1 and 6.12. It does not ask for the version: a feature whose symbols a kernel lacks is
+ * unavailable, and the module loads nevertheless. docs/kmod.md in the sources of pagelab has each hook.
+ *
+ * The file is in debugfs, not in /proc: it is a debugging interface without any promise to stay, for root
+ * alone, and debugfs keeps the module loaded while the file is open.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/debugfs.h>
+#include <linux/module.h>
+#include <linux/seq_file.h>
+#include <linux/string.h>
+#include <linux/uaccess.h>
+
+#include "pagelab.h"
+
+#define LINE_MAX_BYTES 64
+
+static struct pagelab_feature *const features[] = { &pagelab_grouping };
+
+static struct dentry *directory;
+
+static int control_show(struct seq_file *file, void *unused)
+{
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(features); i++) {
+		const struct pagelab_feature *feature = features[i];
+
+		if (feature->missing)
+			seq_printf(file, "%s unavailable: %s\n", feature->name, feature->missing);
+		else
+			seq_printf(file, "%s %s\n", feature->name, feature->is_on() ? "on" : "off");
+	}
+	return 0;
+}
+
+static int control_open(struct inode *inode, struct file *file)
+{
+	return single_open(file, control_show, NULL);
+}
+
+static int set_feature(const char *name, const char *state)
+{
+	bool on = !strcmp(state, "on");
+	int i;
+
+	if (!on && strcmp(state, "off"))
+		return -EINVAL;
+	for (i = 0; i < ARRAY_SIZE(features); i++) {
+		if (strcmp(name, features[i]->name))
+			continue;
+		return features[i]->missing ? -EOPNOTSUPP : features[i]->set(on);
+	}
+	return -EINVAL;
+}
+
+static ssize_t control_write(struct file *file, const char __user *from, size_t count, loff_t *offset)
+{
+	char line[LINE_MAX_BYTES];
+	char *name, *state;
+	int error;
+
+	if (count >= sizeof(line))
+		return -EINVAL;
+	if (copy_from_user(line, from, count))
+		return -EFAULT;
+	line[count] = '\0';
+	state = strim(line);
+	/* The rest of the line behind the first blank, or NULL. */
+	name = strsep(&state, " ");
+	error = state ? set_feature(name, strim(state)) : -EINVAL;
+	return error ?: count;
+}
+
+static const struct file_operations control_operations = {
+	.owner = THIS_MODULE,
+	.open = control_open,
+	.read = seq_read,
+	.write = control_write,
+	.llseek = seq_lseek,
+	.release = single_release,
+};
+
+static int __init pagelab_init(void)
+{
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(features); i++) {
+		features[i]->init(features[i]);
+		if (features[i]->missing)
+			pr_info("%s is unavailable: %s\n", features[i]->name, features[i]->missing);
+	}
+	/* Without debugfs there is no control file, and nothing is ever switched. */
+	directory = debugfs_create_dir("pagelab", NULL);
+	debugfs_create_file("control", 0600, directory, NULL, &control_operations);
+	return 0;
+}
+
+static void __exit pagelab_exit(void)
+{
+	int i;
+
+	/* Waits for readers and writers; no feature is called after that. */
+	debugfs_remove(directory);
+	for (i = 0; i < ARRAY_SIZE(features); i++) {
+		if (!features[i]->missing)
+			features[i]->exit(features[i]);
+	}
+}
+
+module_init(pagelab_init);
+module_exit(pagelab_exit);
+MODULE_LICENSE("GPL");
+MODULE_DESCRIPTION("Switches of the page allocator for disposable guests of pagelab");
