@@ -54,6 +54,8 @@ impl Changes {
             }
             ["crates", _, "benches", ..] => {}
             ["crates", package, ..] => drop(self.crates.insert(package.to_owned())),
+            // The sources are embedded there.
+            ["kmod", ..] => drop(self.crates.insert("pagelab-guest".to_owned())),
             ["xtask", ..] => drop(self.crates.insert("xtask".to_owned())),
             ["web", ..] => self.has_page = true,
             [.., name] if name.ends_with(".md") => drop(self.documents.insert(name.to_owned())),

@@ -11,6 +11,7 @@ use crate::boot::GuestPlan;
 use crate::file_receiver::ReceivedFile;
 use crate::job::JobStep;
 use crate::kernel::GuestKernel;
+use crate::kernel_module::BuiltModule;
 use crate::message::StepExit;
 use crate::outcome::{GuestOutcome as Guest, StepEnd};
 
@@ -109,6 +110,14 @@ fn step_to_json(step: &StepEnd) -> JsonObject {
 
 fn duration_ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Converts a built module to JSON.
+pub fn module_to_json(module: &BuiltModule) -> JsonObject {
+    JsonObject::new()
+        .field("release", module.record.release.as_str())
+        .field("vermagic", module.record.vermagic.as_str())
+        .field("path", module.path.to_string_lossy())
 }
 
 /// Converts a kernel to JSON.

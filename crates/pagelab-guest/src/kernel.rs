@@ -48,15 +48,30 @@ const IMAGE_HEADER_BYTES: u64 = 64 << 10;
 /// The release in a bzImage's head (Documentation/arch/x86/boot.rst): `HdrS` at 0x202, at 0x20e the place
 /// of the version's text less 0x200.
 pub fn parse_release(header: &[u8]) -> Option<String> {
+    let text = version_bytes(header)?;
+    let end = text.iter().take(VERSION_BYTES_MAX).position(|&byte| byte == 0 || byte == b' ')?;
+    let release = std::str::from_utf8(&text[..end]).ok()?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "+-._~".contains(c);
+    (!release.is_empty() && release.chars().all(is_plain)).then(|| release.to_owned())
+}
+
+/// The whole version text in a bzImage's head: the release, who built it, the number of the build, its date.
+/// Two builds of one release differ in it.
+fn parse_version(header: &[u8]) -> Option<String> {
+    let text = version_bytes(header)?;
+    let end = text.iter().take(VERSION_BYTES_MAX).position(|&byte| byte == 0)?;
+    Some(String::from_utf8_lossy(&text[..end]).into_owned())
+}
+
+/// Bytes of a version text at most (COMPILE_STRING is shorter).
+const VERSION_BYTES_MAX: usize = 256;
+
+fn version_bytes(header: &[u8]) -> Option<&[u8]> {
     if header.get(0x202..0x206)? != b"HdrS" {
         return None;
     }
     let place = usize::from(u16::from_le_bytes([*header.get(0x20e)?, *header.get(0x20f)?]));
-    let text = header.get(place.checked_add(0x200)?..)?;
-    let end = text.iter().take(256).position(|&byte| byte == 0 || byte == b' ')?;
-    let release = std::str::from_utf8(&text[..end]).ok()?;
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "+-._~".contains(c);
-    (!release.is_empty() && release.chars().all(is_plain)).then(|| release.to_owned())
+    header.get(place.checked_add(0x200)?..)
 }
 
 /// Whether a release belongs to a series such as `6.1`: the numbers are equal, and no further digit follows.
@@ -81,9 +96,7 @@ impl GuestKernel {
         if image.as_os_str().to_str().is_none_or(|text| text.contains(',')) {
             return Err(input_error("QEMU does not accept paths with commas or non-UTF-8 bytes".to_owned()));
         }
-        let mut header = Vec::new();
-        let file = File::open(&image).map_err(unread)?;
-        file.take(IMAGE_HEADER_BYTES).read_to_end(&mut header).map_err(unread)?;
+        let header = read_header(&image).map_err(unread)?;
         let release = parse_release(&header)
             .ok_or_else(|| input_error("expected a Linux kernel image for x86 (vmlinuz)".to_owned()))?;
         let has_modules_dep = |folder: &PathBuf| {
@@ -113,6 +126,13 @@ impl GuestKernel {
         Ok(GuestKernel { release, image, modules, package: None })
     }
 
+    /// The version text of the image, which no other build has: `6.1.0-9-amd64 (who@where) #1 SMP … DATE`.
+    pub fn version(&self) -> Result<String, Failure> {
+        let header =
+            read_header(&self.image).map_err(|error| Failure::cannot_read(self.image.display(), &error))?;
+        Ok(parse_version(&header).unwrap_or_else(|| self.release.clone()))
+    }
+
     /// Files of the modules `module_names` and their dependencies, in load order.
     pub fn module_files(&self, module_names: &[&str]) -> Result<Vec<PathBuf>, Failure> {
         if module_names.is_empty() {
@@ -138,6 +158,12 @@ impl GuestKernel {
         })?;
         Ok(files.iter().map(|file| folder.join(file)).collect())
     }
+}
+
+fn read_header(image: &Path) -> io::Result<Vec<u8>> {
+    let mut header = Vec::new();
+    File::open(image)?.take(IMAGE_HEADER_BYTES).read_to_end(&mut header)?;
+    Ok(header)
 }
 
 /// The one image in a folder, or in its `boot`.
@@ -183,6 +209,9 @@ mod tests {
             parse_release(&image("6.1 ")[..length]);
         }
         assert_eq!(parse_release(&[0xff; 4000]), None);
+        let text = "6.1.0-56-cloud-amd64 (debian@x) #1 SMP Debian 6.1.192-2 (2026-05-01)";
+        assert_eq!(parse_version(&image(text)).as_deref(), Some(text));
+        assert_eq!(parse_version(&[0xff; 4000]), None);
     }
 
     #[test]

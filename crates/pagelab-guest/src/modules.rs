@@ -16,6 +16,14 @@ pub(crate) fn module_name(path: &str) -> String {
     file.split(".ko").next().unwrap_or(file).replace('-', "_")
 }
 
+/// The value of `key` in the section .modinfo of an uncompressed module: `KEY=VALUE`, ended by zero bytes.
+pub(crate) fn modinfo_value(module: &[u8], key: &str) -> Option<String> {
+    let start = format!("\0{key}=");
+    let at = module.windows(start.len()).position(|window| window == start.as_bytes())?;
+    let value = module[at + start.len()..].split(|&byte| byte == 0).next().unwrap_or_default();
+    Some(String::from_utf8_lossy(value).into_owned())
+}
+
 impl ModuleIndex {
     /// Reads both lists. A line of `modules.dep` is `FILE: FILE FILE…`; other lines are passed over.
     pub fn parse(dep: &str, builtin: &str) -> ModuleIndex {

@@ -15,7 +15,7 @@ macro_rules! document {
 }
 
 /// The documents by name. Help texts name them as `docs/NAME`.
-const DOCUMENTS: [(&str, &str); 31] = [
+const DOCUMENTS: [(&str, &str); 32] = [
     document!("README.md"),
     document!("apply.md"),
     document!("can.md"),
@@ -29,6 +29,7 @@ const DOCUMENTS: [(&str, &str); 31] = [
     document!("guard.md"),
     document!("guests.md"),
     document!("json.md"),
+    document!("kmod.md"),
     document!("loads.md"),
     document!("map.md"),
     document!("memory-size.md"),

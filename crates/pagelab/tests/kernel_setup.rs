@@ -210,6 +210,20 @@ fn failures_are_reported_with_a_hint() {
     let nowhere = stage.command("/usr/bin:/bin").args(["--cache", "/dev/null/x"]).output().unwrap();
     check(&nowhere, 5, "cannot use /dev/null/x/kernels: Not a directory");
     check(&nowhere, 5, "use --cache DIR or XDG_CACHE_HOME");
+    // The kernel is there now, and what its module needs is not.
+    check(&stage.run(), 0, "6.1.0-9-cloud-amd64");
+    let module = |path: &str| stage.command(path).arg("--module").output().unwrap();
+    check(&module("/usr/bin:/bin"), 4, "apt's package lists have no linux-headers-6.1.0-9-cloud-amd64");
+    check(&module("/usr/bin:/bin"), 4, "use --headers DIR");
+    let without_make = stage.path("without-make");
+    fs::create_dir(&without_make).unwrap();
+    std::os::unix::fs::symlink("/bin/cat", without_make.join("cat")).unwrap();
+    check(&module(without_make.to_str().unwrap()), 4, "there is no make\nhint: apt-get install make");
+    let headers =
+        |words: &[&str]| stage.command("/usr/bin:/bin").arg("--module").args(words).output().unwrap();
+    check(&headers(&["--headers", "/no/such/headers"]), 3, "cannot use the headers in /no/such/headers");
+    check(&headers(&["--headers", "/", "--kernel", "6.12"]), 2, "expected one --kernel");
+    assert!(!stage.path("cache/pagelab/modules").join("pagelab.ko").exists());
     fs::remove_file(stage.path("bin/apt-cache")).unwrap();
     check(&stage.command("/nowhere").output().unwrap(), 4, "cannot find apt-cache");
     assert!(!Path::new("/nowhere").exists());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::modules::module_name;
+use crate::modules::{modinfo_value, module_name};
 
 /// What the compressed modules of the virtio family need, since their own word cannot be read without
 /// unpacking them. A kernel has some of these built in.
@@ -50,14 +50,11 @@ fn collect_modules(dir: &Path, relative_path: &str, depth: usize, files: &mut BT
 
 /// The names in the module's own `depends=` (section .modinfo), or of the family that we know.
 fn read_dependencies(module: &str, file: &Path) -> Vec<String> {
-    const DEPENDS_KEY: &[u8] = b"\0depends=";
     let bytes = match file.extension().is_some_and(|extension| extension == "ko") {
         true => fs::read(file).unwrap_or_default(),
         false => Vec::new(),
     };
-    if let Some(at) = bytes.windows(DEPENDS_KEY.len()).position(|window| window == DEPENDS_KEY) {
-        let names = bytes[at + DEPENDS_KEY.len()..].split(|&byte| byte == 0).next().unwrap_or_default();
-        let names = String::from_utf8_lossy(names);
+    if let Some(names) = modinfo_value(&bytes, "depends") {
         return names.split(',').filter(|name| !name.is_empty()).map(module_name).collect();
     }
     let known = VIRTIO_DEPENDENCIES.iter().find(|(name, _)| *name == module);

@@ -8,6 +8,7 @@ pub mod setup;
 use std::path::PathBuf;
 
 use pagelab_guest::cache::KernelCache;
+use pagelab_guest::kernel_module::ModuleCache;
 use pagelab_packages::store;
 
 use crate::exit::{Failure, FailureKind};
@@ -31,7 +32,7 @@ A guest is a virtual machine that runs only this pagelab and is discarded afterw
 
 #[derive(Debug, clap::Subcommand)]
 enum GuestAction {
-    /// Download a distribution kernel into the cache, without installing it
+    /// Download a distribution kernel into the cache, and build its module
     Setup(setup::Args),
     /// Run a pagelab command in a guest, and return its output and exit code
     Run(Box<run::Args>),
@@ -45,12 +46,20 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     }
 }
 
-/// Opens the cache in `folder`, or in the cache directory of this user.
+/// The cache of kernels in `folder`, or in the cache directory of this user.
 pub fn open_cache(folder: Option<&PathBuf>) -> Result<KernelCache, Failure> {
+    cache_dir(folder).map(|dir| KernelCache::in_dir(&dir))
+}
+
+/// The cache of built modules, beside the kernels.
+pub fn open_module_cache(folder: Option<&PathBuf>) -> Result<ModuleCache, Failure> {
+    cache_dir(folder).map(|dir| ModuleCache::in_dir(&dir))
+}
+
+fn cache_dir(folder: Option<&PathBuf>) -> Result<PathBuf, Failure> {
     let none = || {
         let reason = "neither XDG_CACHE_HOME nor HOME is set";
         Failure::cannot(FailureKind::NotAvailable, "find a cache directory", reason).hint("use --cache DIR")
     };
-    let folder = folder.cloned().or_else(store::default_cache_dir).ok_or_else(none)?;
-    Ok(KernelCache::in_dir(&folder))
+    folder.cloned().or_else(store::default_cache_dir).ok_or_else(none)
 }

@@ -1,11 +1,14 @@
-//! `pagelab guest setup`: downloads a distribution kernel into the cache, without installing it.
+//! `pagelab guest setup`: downloads a distribution kernel into the cache, without installing it, and builds
+//! pagelab's module for it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use pagelab_command::setup_progress::SetupProgress;
-use pagelab_guest::json::kernel_to_json;
+use pagelab_guest::json::{kernel_to_json, module_to_json};
 use pagelab_guest::kernel::GuestKernel;
+use pagelab_guest::kernel_module::BuiltModule;
 use pagelab_guest::kernel_setup::set_up_kernel;
+use pagelab_guest::module_build::set_up_module;
 use pagelab_report::json::CONTRACT_VERSION;
 use serde_json::json;
 
@@ -16,7 +19,11 @@ const EXAMPLES: &str = "\
 Examples:
   pagelab guest setup                  the default kernel, 6.1
   pagelab guest setup --kernel 6.12    the newest cloud kernel of a series
-";
+  pagelab guest setup --module         also build the module for its guests
+  pagelab guest setup --module --kernel PATH/vmlinuz --headers DIR
+
+The module switches parts of the page allocator off in a guest (pagelab help docs/kmod.md). It is built with \
+ make and the compiler of the kernel, from headers that are downloaded and not installed.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -24,6 +31,12 @@ pub struct Args {
     /// Kernel series such as 6.1 or 6.12 (its newest cloud kernel), or a package name
     #[arg(long, value_name = "SERIES|PACKAGE", default_value = super::run::DEFAULT_KERNEL)]
     kernel: Vec<String>,
+    /// Build the kernel module of pagelab for these kernels
+    #[arg(long)]
+    module: bool,
+    /// Build with the headers in this directory; --kernel may be a path then
+    #[arg(long, value_name = "DIR", requires = "module")]
+    headers: Option<PathBuf>,
     /// Kernel cache directory [default: $XDG_CACHE_HOME/pagelab or ~/.cache/pagelab]
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
@@ -32,29 +45,51 @@ pub struct Args {
     json: bool,
 }
 
-/// Downloads all requested kernels and prints their paths.
+/// Downloads all requested kernels, builds their modules, and prints the paths.
 pub fn run(args: &Args) -> Outcome {
+    if args.headers.is_some() && args.kernel.len() > 1 {
+        return Err(super::super::usage_error(
+            "--headers: expected one --kernel, the headers are of one kernel",
+        ));
+    }
     let cache = super::open_cache(args.cache.as_ref())?;
     let mut told = SetupProgress::start(false)?;
-    let mut kernels = Vec::new();
+    let (mut kernels, mut modules) = (Vec::new(), Vec::new());
     for wanted in &args.kernel {
-        if wanted.contains('/') {
-            let message = format!("--kernel {wanted}: expected a series, for example 6.1, or a package");
-            return Err(super::super::usage_error(&message));
+        let kernel = match wanted.contains('/') {
+            false => set_up_kernel(&cache, wanted, &mut told).map_err(output::exit_if_stopped)?,
+            true if args.headers.is_some() => GuestKernel::open(Path::new(wanted), None)?,
+            true => {
+                let message = format!("--kernel {wanted}: expected a series, for example 6.1, or a package");
+                return Err(super::super::usage_error(&message));
+            }
+        };
+        if args.module {
+            let modules_cache = super::open_module_cache(args.cache.as_ref())?;
+            let built = set_up_module(&modules_cache, &kernel, args.headers.as_deref(), &mut told);
+            modules.push(built.map_err(output::exit_if_stopped)?);
         }
-        kernels.push(set_up_kernel(&cache, wanted, &mut told).map_err(output::exit_if_stopped)?);
+        kernels.push(kernel);
     }
-    if args.json {
+    print_outcome(&kernels, &modules, args.json)
+}
+
+fn print_outcome(kernels: &[GuestKernel], modules: &[BuiltModule], is_json: bool) -> Outcome {
+    if is_json {
         let kernels: Vec<_> = kernels.iter().map(kernel_to_json).collect();
-        output::print_json(
-            &json!({"pagelab_json": CONTRACT_VERSION, "kind": "guest_setup", "kernels": kernels}),
-        )?;
+        let modules: Vec<_> = modules.iter().map(module_to_json).collect();
+        output::print_json(&json!({
+            "pagelab_json": CONTRACT_VERSION, "kind": "guest_setup", "kernels": kernels, "modules": modules
+        }))?;
         return Ok(Exit::Success);
     }
-    let line = |kernel: &GuestKernel| {
+    let kernel_line = |kernel: &GuestKernel| {
         let version = kernel.package.as_ref().map_or("", |package| package.version.as_str());
         format!("{}   {version}   {}\n", kernel.release, kernel.image.display())
     };
-    output::print(&kernels.iter().map(line).collect::<String>())?;
+    let module_line =
+        |module: &BuiltModule| format!("{}   module   {}\n", module.record.release, module.path.display());
+    let lines: String = kernels.iter().map(kernel_line).chain(modules.iter().map(module_line)).collect();
+    output::print(&lines)?;
     Ok(Exit::Success)
 }
