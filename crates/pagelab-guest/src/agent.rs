@@ -25,6 +25,7 @@ use crate::config::{MARKER_NAME, MARKER_VALUE};
 use crate::initramfs::JOB_PATH;
 use crate::job::{DISK_MOUNT, GuestJob, JobStep};
 use crate::message::{AgentHello, AgentMessage, StepExit};
+use crate::packet::PAYLOAD_MAX;
 use crate::paths;
 use command::StepSite;
 use host_link::HostLink;
@@ -139,6 +140,19 @@ fn execute_job(job: Result<GuestJob, String>, link: &Arc<HostLink>) {
             JobStep::Write { path, text } => match fs::write(path, text) {
                 Ok(()) => StepExit::Code(0),
                 Err(error) => StepExit::NotRun(format!("cannot write {path}: {error}")),
+            },
+            JobStep::Read { path } => match files::read_bounded(path) {
+                Ok(bytes) => {
+                    bytes
+                        .chunks(PAYLOAD_MAX)
+                        .for_each(|part| link.send(&AgentMessage::Stdout(part.to_vec())));
+                    StepExit::Code(0)
+                }
+                Err(error) => StepExit::NotRun(format!("cannot read {path}: {error}")),
+            },
+            JobStep::UnloadModule { name } => match devices::unload_module(name) {
+                Ok(()) => StepExit::Code(0),
+                Err(why) => StepExit::NotRun(why),
             },
         };
         link.send(&AgentMessage::StepEnded(end));

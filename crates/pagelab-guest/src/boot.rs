@@ -57,6 +57,8 @@ pub struct GuestPlan {
     pub steps: Vec<JobStep>,
     /// The program that becomes PID 1 and runs the steps; `None` is the one that runs. It must be a pagelab.
     pub program: Option<PathBuf>,
+    /// pagelab's own module, which the guest loads before its steps; `None` is a guest without it.
+    pub module: Option<PathBuf>,
     /// Files of the host to give.
     pub input_files: Vec<PathBuf>,
     /// Files and folders to take, by their path in the guest.
@@ -89,6 +91,7 @@ impl GuestPlan {
             config,
             steps,
             program: None,
+            module: None,
             input_files: Vec::new(),
             output_paths: Vec::new(),
             output_dir: PathBuf::from("."),
@@ -105,7 +108,9 @@ impl GuestPlan {
 
     /// The files of the modules that the guest loads.
     pub fn module_files(&self) -> Result<Vec<PathBuf>, Failure> {
-        self.kernel.module_files(&self.config.required_modules())
+        let mut files = self.kernel.module_files(&self.config.required_modules())?;
+        files.extend(self.module.clone());
+        Ok(files)
     }
 
     /// The names of the same files.

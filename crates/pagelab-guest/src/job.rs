@@ -53,6 +53,16 @@ pub enum JobStep {
         /// The text.
         text: String,
     },
+    /// A file of the guest that PID 1 itself reads: what is in it is the output of the step.
+    Read {
+        /// The file.
+        path: String,
+    },
+    /// A module that PID 1 itself unloads.
+    UnloadModule {
+        /// Its name.
+        name: String,
+    },
 }
 
 /// Control groups of the guest.
@@ -101,7 +111,12 @@ mod tests {
             swap: true,
             disk: false,
             bulk: Some(vec!["/modules/b.ko.xz".to_owned()]),
-            steps: vec![JobStep::Pagelab(words), JobStep::Write { path: "/a".into(), text: "b".into() }],
+            steps: vec![
+                JobStep::Pagelab(words),
+                JobStep::Write { path: "/a".into(), text: "b".into() },
+                JobStep::Read { path: "/a".into() },
+                JobStep::UnloadModule { name: "c".into() },
+            ],
             output_paths: vec!["saved".to_owned()],
             output_bytes_max: 5,
         };

@@ -28,6 +28,8 @@ pub fn plan_to_json(
     let step = |step: &JobStep| match step {
         JobStep::Pagelab(words) => words.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         JobStep::Write { path, text } => vec![path.clone(), text.clone()],
+        JobStep::Read { path } => vec![path.clone()],
+        JobStep::UnloadModule { name } => vec![name.clone()],
     };
     let (kernel, modules) = match fetches {
         Some(_) => (None, None),

@@ -11,6 +11,8 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use pagelab_guest::job::{GuestJob, JOB_MAGIC};
+use pagelab_guest::kernel::GuestKernel;
+use pagelab_guest::kernel_module::{ModuleRecord, SOURCES, source_checksum, write_record};
 use pagelab_guest::message::{AgentMessage, EntryKind, FileHeader, StepExit};
 use stand_in::{Stage, hello, is_gone_within, names, packets, started, step, texts};
 
@@ -615,6 +617,41 @@ fn the_plan_is_shown_and_nothing_is_started() {
         assert!(stdout.contains(part), "{part}: {stdout}");
     }
     assert!(!stage.path("pid").exists());
+}
+
+#[test]
+fn a_module_that_was_never_built_is_an_error_before_the_boot() {
+    let stage = Stage::new("exit 0");
+    let cache = stage.path("cache");
+    let cache = cache.to_str().unwrap();
+    let never = "cannot load the module in 6.1.0: it was never built for this kernel\n\
+                 hint: pagelab guest setup --module --kernel ";
+    let (code, _, stderr) = texts(&stage.run(&["--module", "--cache", cache]));
+    assert_eq!(code, Some(4), "{stderr}");
+    assert!(stderr.contains(never) && stderr.contains("vmlinuz --headers DIR"), "{stderr}");
+    let (code, _, stderr) = texts(&stage.run(&["--module", "--cache", cache, "--kernel", "6.12"]));
+    assert!(code == Some(4) && stderr.contains("--module --kernel 6.12\n"), "{stderr}");
+    assert!(!stage.path("pid").exists() && !stage.path("cache").exists());
+
+    // One that was built is loaded last.
+    let kernel = GuestKernel::open(&stage.path("vmlinuz"), None).unwrap();
+    let record = ModuleRecord {
+        release: kernel.release.clone(),
+        kernel_version: kernel.version().unwrap(),
+        vermagic: "6.1.0 SMP".into(),
+        source_checksum: source_checksum(&SOURCES),
+        module_bytes: 3,
+    };
+    let partial = stage.path("partial");
+    fs::create_dir(&partial).unwrap();
+    let entry = write_record(&partial, &record).unwrap();
+    fs::write(partial.join("pagelab.ko"), "elf").unwrap();
+    fs::create_dir_all(stage.path("cache/modules")).unwrap();
+    fs::rename(&partial, stage.path("cache/modules").join(entry)).unwrap();
+    let (code, stdout, stderr) =
+        texts(&stage.run(&["--module", "--cache", cache, "--dry-run", "--swap", "16M"]));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.contains("modules   virtio_pci.ko virtio_blk.ko pagelab.ko\n"), "{stdout}");
 }
 
 #[test]

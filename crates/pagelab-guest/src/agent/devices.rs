@@ -1,5 +1,6 @@
 //! Modules and device files of the guest.
 
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -23,6 +24,14 @@ pub fn load_module(module: &str) -> Result<(), String> {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(errno) => Err(to_error(errno.into())),
     }
+}
+
+/// Unloads a module that nothing uses.
+pub fn unload_module(name: &str) -> Result<(), String> {
+    let to_error = |error: std::io::Error| format!("cannot unload {name}: {error}");
+    let c_name = CString::new(name).map_err(|error| to_error(error.into()))?;
+    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    rustix::system::delete_module(&c_name, flags).map_err(|errno| to_error(errno.into()))
 }
 
 /// Waits for the device file of the entry of `folder` whose `file` contains this text: it appears after the

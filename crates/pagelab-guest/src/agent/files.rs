@@ -25,6 +25,16 @@ pub fn send_files(job: &GuestJob, link: &HostLink) {
     }
 }
 
+/// Bytes that a step reads of a file at most.
+const READ_BYTES_MAX: u64 = 16 << 20;
+
+/// The content of a file, whose size the kernel may not know.
+pub fn read_bounded(path: &str) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(READ_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 struct FileSender<'a> {
     link: &'a HostLink,
     bytes_left: u64,

@@ -55,6 +55,9 @@ pub struct Args {
     /// Directory with modules.dep, for a kernel given by path
     #[arg(long, value_name = "DIR")]
     modules: Option<PathBuf>,
+    /// Load the kernel module of pagelab, which `guest setup --module` builds
+    #[arg(long)]
+    module: bool,
     /// Kernel command line parameters, for example kernelcore=256M
     #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
     append: String,
@@ -288,6 +291,7 @@ fn resolve_plan(args: &Args, shape: GuestConfig) -> Result<(GuestPlan, Option<Ke
         }
     };
     let mut plan = GuestPlan::new(kernel, shape, vec![JobStep::Pagelab(args.command.clone())]);
+    plan.module = args.module.then(|| find_own_module(args, &plan.kernel)).transpose()?;
     plan.qemu = args.qemu.clone();
     plan.sandbox = !args.no_sandbox;
     plan.accelerator = args.accel.first();
@@ -298,6 +302,20 @@ fn resolve_plan(args: &Args, shape: GuestConfig) -> Result<(GuestPlan, Option<Ke
     plan.timeouts.total = args.timeout;
     plan.timeouts.first_line = args.boot_timeout;
     Ok((plan, fetches_into))
+}
+
+/// pagelab's module for this kernel, which must have been built: a kernel that is not there yet has none.
+fn find_own_module(args: &Args, kernel: &GuestKernel) -> Result<PathBuf, Failure> {
+    let cache = super::open_module_cache(args.cache.as_ref())?;
+    let module = if kernel.image.is_file() { cache.find_module(kernel)? } else { None };
+    let missing = || {
+        let is_path = args.kernel.contains('/');
+        let headers = if is_path { " --headers DIR" } else { "" };
+        let action = format_args!("load the module in {}", kernel.release);
+        Failure::cannot(FailureKind::NotAvailable, action, "it was never built for this kernel")
+            .hint(format!("pagelab guest setup --module --kernel {}{headers}", args.kernel))
+    };
+    module.map(|module| module.path).ok_or_else(missing)
 }
 
 fn create_console_file(path: &Path, replaces: bool) -> Result<File, Failure> {
