@@ -27,7 +27,7 @@ const fn rules(name: &'static str, sharing: Sharing, seconds: u32, crates: &'sta
 /// All end-to-end programs of the binary, and those of other crates that cannot run beside everything. A
 /// program that the table does not have runs beside any other, and for every change. `tidy` refuses unlisted
 /// programs with the words of a machine-wide setting or count.
-pub const PROGRAMS: [ProgramRules; 67] = [
+pub const PROGRAMS: [ProgramRules; 68] = [
     rules("pagelab tests/alone", ANY, 20, ""),
     rules("pagelab tests/apply", SETTING, 10, "target tlb"),
     rules("pagelab tests/can", ALONE, 0, "metrics report contig"),
@@ -47,6 +47,7 @@ pub const PROGRAMS: [ProgramRules; 67] = [
     rules("pagelab tests/guest_apply", Sharing::OneOf(Kind::Guest), 20, "guest target tlb"),
     rules("pagelab tests/guest_can", Sharing::OneOf(Kind::Guest), 70, "guest metrics contig"),
     rules("pagelab tests/guest_fragment", Sharing::OneOf(Kind::Guest), 30, "guest metrics contig fragment"),
+    rules("pagelab tests/guest_module", Sharing::OneOf(Kind::Guest), 20, "guest packages"),
     rules("pagelab tests/guest_probes", Sharing::OneOf(Kind::Guest), 20, "guest experiment"),
     rules(
         "pagelab tests/guest_run",
