@@ -59,6 +59,8 @@ pub struct GuestPlan {
     pub program: Option<PathBuf>,
     /// pagelab's own module, which the guest loads before its steps; `None` is a guest without it.
     pub module: Option<PathBuf>,
+    /// Lines for its control file, such as `grouping off`, written before the first step.
+    pub module_lines: Vec<String>,
     /// Files of the host to give.
     pub input_files: Vec<PathBuf>,
     /// Files and folders to take, by their path in the guest.
@@ -92,6 +94,7 @@ impl GuestPlan {
             steps,
             program: None,
             module: None,
+            module_lines: Vec::new(),
             input_files: Vec::new(),
             output_paths: Vec::new(),
             output_dir: PathBuf::from("."),
@@ -186,6 +189,7 @@ impl GuestPlan {
             swap: self.config.swap.is_some(),
             disk: self.config.disk.is_some(),
             bulk: host_modules.bulk.as_ref().map(|files| host_modules.guest_paths(files)),
+            module_lines: self.module_lines.clone(),
             steps: self.steps.clone(),
             output_paths: self.output_paths.clone(),
             output_bytes_max: self.output_bytes_max,

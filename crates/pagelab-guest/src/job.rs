@@ -22,6 +22,9 @@ pub struct GuestJob {
     pub disk: bool,
     /// Modules for the bulk channel, in order, where there is one.
     pub bulk: Option<Vec<String>>,
+    /// Lines for the control file of pagelab's own module: if one is rejected, no command is run.
+    #[serde(default)]
+    pub module_lines: Vec<String>,
     /// Steps to run in order, regardless of the results of earlier ones.
     pub steps: Vec<JobStep>,
     /// Files and folders to send at the end: paths in the guest.
@@ -111,6 +114,7 @@ mod tests {
             swap: true,
             disk: false,
             bulk: Some(vec!["/modules/b.ko.xz".to_owned()]),
+            module_lines: vec!["a off".to_owned()],
             steps: vec![
                 JobStep::Pagelab(words),
                 JobStep::Write { path: "/a".into(), text: "b".into() },

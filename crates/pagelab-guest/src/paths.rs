@@ -20,6 +20,8 @@ pub const KERNEL_COMMAND_LINE: &str = "/proc/cmdline";
 pub const KERNEL_COMMAND_LINE_SOURCE: (&str, &str) = ("proc", "cmdline");
 /// Where control groups are mounted.
 pub const CGROUP_DIR: &str = "/sys/fs/cgroup";
+/// The control file of pagelab's own module (`kmod/`).
+pub const MODULE_CONTROL: &str = "/sys/kernel/debug/pagelab/control";
 /// Block devices.
 pub const BLOCK_CLASS_DIR: &str = "/sys/block";
 /// Ports of virtio consoles.

@@ -90,6 +90,23 @@ fn count_blocks(step: &StepEnd) -> u64 {
     info.blocks.iter().flat_map(|row| &row.counts).map(|(_, count)| count).sum()
 }
 
+/// A line that the module rejects: the command is not run.
+#[test]
+fn without_its_switch_a_command_is_not_run() {
+    let Some(mut plan) = plan("6.1", vec![pagelab("frag")]) else { return };
+    plan.module_lines = vec!["grouping off".into(), "nothing off".into()];
+    let turn = lock_guests();
+    let ended = trial::finished(&plan);
+    drop(turn);
+    let reason = "cannot switch `nothing off` in the module of pagelab: Invalid argument";
+    assert!(
+        matches!(&ended.steps[0].end, StepExit::NotRun(why) if why.starts_with(reason)),
+        "{:?}",
+        ended.steps
+    );
+    assert!(String::from_utf8_lossy(&ended.report.console).contains("pagelab: grouping off: "));
+}
+
 fn list_steps() -> Vec<JobStep> {
     vec![
         read(CONTROL),

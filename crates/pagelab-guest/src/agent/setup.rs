@@ -50,6 +50,10 @@ pub fn set_up_guest(job: &GuestJob, link: &HostLink) -> Result<Option<PathBuf>, 
     for module in &job.modules {
         failures(load_module(module));
     }
+    for line in &job.module_lines {
+        fs::write(paths::MODULE_CONTROL, line)
+            .map_err(|error| format!("cannot switch `{line}` in the module of pagelab: {error}"))?;
+    }
     if job.swap {
         enable_swap()?;
     }

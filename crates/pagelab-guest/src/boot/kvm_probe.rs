@@ -77,6 +77,7 @@ fn probe_plan(plan: &GuestPlan) -> GuestPlan {
         config: GuestConfig { memory: plan.config.memory.min(PROBE_MEMORY_MAX), ..GuestConfig::default() },
         steps: Vec::new(),
         module: None,
+        module_lines: Vec::new(),
         input_files: Vec::new(),
         output_paths: Vec::new(),
         timeouts: GuestTimeouts { first_line: PROBE_TIMEOUT, total: PROBE_TIMEOUT },

@@ -58,6 +58,9 @@ pub struct Args {
     /// Load the kernel module of pagelab, which `guest setup --module` builds
     #[arg(long)]
     module: bool,
+    /// Switch a feature of the module before the command, for example grouping=off
+    #[arg(long, value_name = "NAME=on|off", requires = "module", value_parser = parse_switch)]
+    switch: Vec<String>,
     /// Kernel command line parameters, for example kernelcore=256M
     #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
     append: String,
@@ -130,6 +133,7 @@ Examples:
   pagelab guest run -- checkup -v                         kernel 6.1
   pagelab guest run --kernel 6.12 --nodes 2 -- checkup    two nodes
   pagelab guest run --give bug.txt -- frag --from bug.txt
+  pagelab guest run --module --switch grouping=off -- can 100 --really
   pagelab guest run --take a.pagelab -- checkup --probe -o a.pagelab
 
 The exit code is the command's, 128 plus the signal number if a signal ended it, or 6 if the guest was lost: \
@@ -292,6 +296,7 @@ fn resolve_plan(args: &Args, shape: GuestConfig) -> Result<(GuestPlan, Option<Ke
     };
     let mut plan = GuestPlan::new(kernel, shape, vec![JobStep::Pagelab(args.command.clone())]);
     plan.module = args.module.then(|| find_own_module(args, &plan.kernel)).transpose()?;
+    plan.module_lines = args.switch.clone();
     plan.qemu = args.qemu.clone();
     plan.sandbox = !args.no_sandbox;
     plan.accelerator = args.accel.first();
@@ -302,6 +307,17 @@ fn resolve_plan(args: &Args, shape: GuestConfig) -> Result<(GuestPlan, Option<Ke
     plan.timeouts.total = args.timeout;
     plan.timeouts.first_line = args.boot_timeout;
     Ok((plan, fetches_into))
+}
+
+/// The line of the module's control file for `NAME=on` or `NAME=off`.
+fn parse_switch(text: &str) -> Result<String, String> {
+    let is_name = |name: &str| {
+        !name.is_empty() && name.len() < 32 && name.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+    };
+    match text.split_once('=') {
+        Some((name, state @ ("on" | "off"))) if is_name(name) => Ok(format!("{name} {state}")),
+        _ => Err(format!("expected NAME=on or NAME=off, for example grouping=off, found `{text}`")),
+    }
 }
 
 /// pagelab's module for this kernel, which must have been built: a kernel that is not there yet has none.
