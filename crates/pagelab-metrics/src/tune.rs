@@ -77,7 +77,8 @@ pub struct ArmResult {
     pub peak_memory: Option<f64>,
     /// Planned regions, and those on huge pages.
     pub planned_and_allocated: Option<(f64, f64)>,
-    /// Speed-up that the profile predicts: the cost of walks subtracted from the time without huge pages.
+    /// Speed-up that the profile predicts: the cost of walks subtracted from the time without huge pages,
+    /// which is that of `never` where the program requests some itself.
     pub predicted_speed_up: Option<f64>,
     /// The same laid between the measured times of nothing and of all on huge pages, walks and page faults
     /// apart.
@@ -324,11 +325,14 @@ fn predict_arms(tune: &TuningRun, judging_measure: &str, arms: &mut [ArmResult])
     let base =
         tune.arm_index(HugePageSelection::None).and_then(|at| time(arms.get(at)?)).filter(|base| *base > 0.0);
     let Some(base) = base else { return };
+    let never = tune.arm_index(HugePageSelection::Never).and_then(|at| time(arms.get(at)?));
+    let without = never.filter(|time| *time > 0.0).unwrap_or(base);
     let pair = MeasuredTimes::from_arms(tune, judging_measure, arms, base);
     for (arm, found) in tune.arms.iter().zip(arms).filter(|(arm, _)| arm.selection != HugePageSelection::None)
     {
-        let saved = arm.saved_ns.map(|saved| saved as f64).filter(|saved| *saved <= WALK_SHARE_MAX * base);
-        found.predicted_speed_up = saved.map(|saved| base / (base - saved));
+        let saved = arm.saved_ns.map(|saved| saved as f64);
+        let saved = saved.filter(|saved| *saved <= WALK_SHARE_MAX * without);
+        found.predicted_speed_up = saved.map(|saved| without / (without - saved));
         let shares = arm.gain_shares().filter(|_| arm.selection != HugePageSelection::All);
         let scaled = shares.zip(pair.as_ref()).and_then(|(shares, pair)| pair.predict_speed_up(shares));
         (found.scaled_speed_up, found.scaled_interval) = (scaled.map(|of| of.0), scaled.map(|of| of.1));

@@ -305,6 +305,7 @@ fn list_facts(run: &Run) -> Vec<(String, String)> {
     if let Some(experiment) = &run.experiment {
         let plan = &experiment.plan;
         facts.push(("plan.place".to_owned(), plan.place.clone()));
+        facts.extend(guest_fact(run));
         facts.push(("plan.rounds".to_owned(), counted_rounds(plan).to_string()));
         facts.push(("plan.seed".to_owned(), plan.seed.to_string()));
         let is_loud = |flag: &Flag| flag.kind == Flag::NOT_QUIET;
@@ -312,6 +313,14 @@ fn list_facts(run: &Run) -> Vec<(String, String)> {
         facts.push(("trials not quiet".to_owned(), loud.count().to_string()));
     }
     facts
+}
+
+/// Guests of a run, and what ran their CPUs: settings and machine of the run are those of its host.
+fn guest_fact(run: &Run) -> Option<(String, String)> {
+    let guests = run.events.iter().filter(|event| event.kind == Run::GUEST_EVENT);
+    let guests: Vec<&str> = guests.map(|event| event.text.as_str()).collect();
+    let emulated = if run.has_emulated_times() { ", emulated (TCG)" } else { "" };
+    (!guests.is_empty()).then(|| ("guests".to_owned(), format!("{}{emulated}", guests.join("; "))))
 }
 
 /// Returns the name of a list item: of a cache, its level and kind, because older files have no instruction

@@ -93,8 +93,13 @@ fn a_gain_beyond_a_programs_own_huge_pages_has_both_bases() {
     let times = |variant: usize, round: u32| {
         100.0 * factors.get(variant).unwrap_or(&factors[0]) * noise(variant, round, 10.0)
     };
-    let found = TuningResult::from_experiment(&rounds(&FOUR, 10, times), &tune(&arms)).expect("one workload");
+    let mut tuned = tune(&arms);
+    tuned.arms[1].saved_ns = Some(25);
+    let found = TuningResult::from_experiment(&rounds(&FOUR, 10, times), &tuned).expect("one workload");
     assert_eq!(found.verdict, TuningVerdict::PlanHelps);
+    // 25 of the 125 that it takes without any huge page, and not of the 100 with its own.
+    let predicted = found.arms[1].predicted_speed_up.expect("a cost");
+    assert!((predicted - 1.25).abs() < 0.01, "{predicted}");
     for (arm, expected) in found.arms.iter().zip([Some(1.25), Some(1.25 / 0.8), Some(1.25 / 0.75), None]) {
         let within = arm.speed_up_from_never.map(|(_, interval)| interval.expect("enough rounds"));
         assert_eq!(within.is_some(), expected.is_some());

@@ -3,7 +3,8 @@
 use expect_test::{ExpectFile, expect_file};
 use pagelab_metrics::compare::compare_runs;
 use pagelab_model::Bytes;
-use pagelab_model::experiment::Experiment;
+use pagelab_model::experiment::{Experiment, Plan};
+use pagelab_model::run::RunEvent;
 use pagelab_model::settings::SwapArea;
 
 use super::*;
@@ -83,4 +84,16 @@ fn swap_in_use_is_no_difference_of_machines() {
 #[test]
 fn runs_are_called_by_letters() {
     assert_eq!([0, 25, 26, 53].map(run_letter), ["A", "Z", "A1", "B2"]);
+}
+
+#[test]
+fn the_guests_of_a_run_differ_from_a_host() {
+    let (host, mut guest) = (run("host.pagelab", 1.0, 1.0), run("guest.pagelab", 1.0, 1.0));
+    guest.experiment.as_mut().unwrap().plan.place = Plan::GUEST.to_owned();
+    let text = "guest with Linux 6.1.0, 1 GiB, 1 CPU".to_owned();
+    guest.events = vec![RunEvent { at_ns: 1, kind: Run::GUEST_EVENT.to_owned(), text: text.clone() }];
+    let found = find_differences(&[host, guest]);
+    let of = |name: &str| found.iter().find(|of| of.name == name).map(|of| of.values.clone());
+    assert_eq!(of("plan.place"), Some(vec![Some("host".to_owned()), Some("guest".to_owned())]));
+    assert_eq!(of("guests"), Some(vec![None, Some(format!("{text}, emulated (TCG)"))]));
 }

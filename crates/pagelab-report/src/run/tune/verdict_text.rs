@@ -263,8 +263,13 @@ fn describe_savings(user_less_ns: f64, system_less_ns: f64, page_faults: Option<
 
 fn prediction_text(tuned: &TuningResult, tune: &TuningRun, prediction: PredictionBasis) -> Option<String> {
     let measured_gain = tuned.arms.get(tune.arm_index(HugePageSelection::Plan)?)?;
-    let (value, within) = measured_gain.speed_up?;
+    // The profile knows the cost without huge pages, also if the program requests some itself.
+    let from_never = measured_gain.speed_up_from_never;
+    let (value, walks_within) = from_never.or(measured_gain.speed_up)?;
+    let (_, within) = measured_gain.speed_up?;
+    let base = if from_never.is_some() { " against none at all" } else { "" };
     let against_measured = |foretold: f64| {
+        let within = walks_within;
         let Some(within) = within else { return "too few rounds to compare".to_owned() };
         if prediction == PredictionBasis::LowerBound && foretold < within.low {
             return "below the measured interval".to_owned();
@@ -283,7 +288,7 @@ fn prediction_text(tuned: &TuningResult, tune: &TuningRun, prediction: Predictio
     };
     let walk_cost_text = measured_gain
         .predicted_speed_up
-        .map(|of| format!("predicted {least}{}{basis}, {}", format_times(of), against_measured(of)));
+        .map(|of| format!("predicted {least}{}{base}{basis}, {}", format_times(of), against_measured(of)));
     let measured_pair_text =
         measured_gain.scaled_speed_up.zip(measured_gain.scaled_interval).map(|(of, foretold)| {
             let holds = match within {
