@@ -13,6 +13,39 @@ pub fn apply(settings: &[(String, String)]) -> Result<(), String> {
     settings.iter().try_for_each(|(name, value)| apply_at(&setting_file(name), name, value))
 }
 
+/// Switches features of pagelab's kernel module, and reads back what the module says of them.
+pub fn switch_features(features: &[(String, String)]) -> Result<(), String> {
+    let file = Path::new(paths::MODULE_CONTROL);
+    features.iter().try_for_each(|(name, state)| switch_feature(file, name, state))
+}
+
+fn switch_feature(control: &Path, name: &str, state: &str) -> Result<(), String> {
+    let cannot = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            format!("{name}: the guest has not loaded the kernel module of pagelab (docs/kmod.md)")
+        }
+        _ => format!("cannot switch {name} {state}: {error}"),
+    };
+    let read = || fs::read_to_string(control).map_err(cannot);
+    let find = |text: &str| {
+        let states = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        states.map(str::to_owned).next()
+    };
+    let before = find(&read()?).ok_or_else(|| format!("{name}: this module does not have it"))?;
+    if before.starts_with("unavailable") {
+        return Err(format!("{name} {before}"));
+    }
+    if before != state {
+        fs::write(control, format!("{name} {state}\n")).map_err(cannot)?;
+    }
+    match find(&read()?) {
+        Some(found) if found == state => Ok(()),
+        found => {
+            Err(format!("{name} {state} was written, but the module says {:?}", found.unwrap_or_default()))
+        }
+    }
+}
+
 /// Names with dots are sysctls; a dot in a part of a name is not supported, as by sysctl(8) without slashes.
 fn setting_file(name: &str) -> PathBuf {
     match name {
@@ -52,6 +85,22 @@ fn apply_at(file: &Path, name: &str, value: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_feature_of_the_module_is_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let control = folder.path().join("control");
+        let switch = |state| switch_feature(&control, "grouping", state);
+        assert!(switch("off").unwrap_err().contains("the guest has not loaded the kernel module"));
+        fs::write(&control, "grouping on\n").unwrap();
+        switch("off").unwrap();
+        assert_eq!(fs::read_to_string(&control).unwrap(), "grouping off\n");
+        fs::write(&control, "grouping unavailable: no symbol x\n").unwrap();
+        assert_eq!(switch("off").unwrap_err(), "grouping unavailable: no symbol x");
+        fs::write(&control, "other on\n").unwrap();
+        assert_eq!(switch("off").unwrap_err(), "grouping: this module does not have it");
+        assert!(switch_feature(Path::new("/dev/null"), "x", "on").unwrap_err().contains("does not have it"));
+    }
 
     #[test]
     fn a_setting_is_read_back() {

@@ -46,6 +46,8 @@ pub struct VariantGuest {
     pub required: RequiredGuest,
     /// Its kernel.
     pub kernel: GuestKernel,
+    /// pagelab's kernel module for that kernel, if the guest loads it.
+    pub module: Option<PathBuf>,
 }
 
 impl VariantGuest {
@@ -75,6 +77,9 @@ impl VariantGuest {
         }
         if !append.is_empty() {
             text.push_str(&format!(", {append}"));
+        }
+        if self.module.is_some() {
+            text.push_str(", with pagelab's module");
         }
         // Two kernels that were built here may have one release.
         if self.kernel.package.is_none() {
@@ -202,6 +207,7 @@ impl<'p> GuestPlace<'p> {
         plan.qemu.clone_from(&self.runner.qemu);
         plan.program.clone_from(&self.runner.program);
         plan.accelerator = self.runner.accelerator;
+        plan.module.clone_from(&guest.module);
         plan.timeouts.total = plan.timeouts.first_line + self.limits(slots).iter().sum::<Duration>();
         Ok(plan)
     }

@@ -54,6 +54,8 @@ pub const SELF_UID_MAP: &str = "/proc/self/uid_map";
 pub const SYSCTL_VM: &str = "/proc/sys/vm";
 /// All sysctls, a directory for each part of a name before the last.
 pub const SYSCTLS: &str = "/proc/sys";
+/// Control file of pagelab's kernel module for guests (docs/kmod.md).
+pub const MODULE_CONTROL: &str = "/sys/kernel/debug/pagelab/control";
 /// The multi-generational LRU (6.1 and later, CONFIG_LRU_GEN).
 pub const LRU_GEN_ENABLED: &str = "/sys/kernel/mm/lru_gen/enabled";
 /// Most pages in the pipes of one user without privilege; 0 is no limit.

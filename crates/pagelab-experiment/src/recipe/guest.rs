@@ -79,6 +79,8 @@ pub struct GuestOverrides {
     pub kernelcore: Option<Bytes>,
     /// Further sysctls.
     pub settings: Vec<(String, String)>,
+    /// Features of pagelab's kernel module, and whether they are on.
+    pub module_features: Vec<(String, String)>,
 }
 
 /// The guest that a variant needs. Trials that need the same one may share a boot.
@@ -102,7 +104,14 @@ pub struct RequiredGuest {
     pub dimms: Option<(u32, Bytes)>,
     /// Sysctls and `lru_gen`, which a trial sets and nothing restores.
     pub settings: Vec<(String, String)>,
+    /// Whether pagelab's kernel module is loaded: in all guests if a variant uses one of its features.
+    pub has_module: bool,
+    /// Features of the module, and whether they are on.
+    pub module_features: Vec<(String, String)>,
 }
+
+/// Features of pagelab's kernel module that a variant switches (docs/kmod.md).
+const MODULE_FEATURES: [&str; 1] = ["grouping"];
 
 impl TrialPlace {
     /// Words in a recipe and on the command line.
@@ -128,6 +137,9 @@ impl GuestOverrides {
         push("append", Some(self.append.clone()).filter(|words| !words.is_empty()));
         for (name, value) in &self.settings {
             push(&format!("settings.{name}"), Some(value.clone()));
+        }
+        for (name, value) in &self.module_features {
+            push(name, Some(value.clone()));
         }
         settings
     }
@@ -163,6 +175,8 @@ impl Recipe {
             dimms: table.dimms,
             disk: table.disk.or_else(|| self.default_guest_disk()).filter(|size| size.0 > 0),
             settings,
+            has_module: self.variants.iter().any(|variant| !variant.guest.module_features.is_empty()),
+            module_features: own.module_features,
         }
     }
 
@@ -333,6 +347,13 @@ pub(super) fn read_overrides(problems: &mut ProblemList, fields: &mut TableField
         append: fields.read_string(problems, "append").unwrap_or_default(),
         kernelcore: fields.read_size(problems, "kernelcore"),
         settings: read_settings(problems, fields),
+        module_features: MODULE_FEATURES
+            .into_iter()
+            .filter_map(|name| {
+                let state = fields.read_word(problems, name, &["on", "off"])?;
+                Some((name.to_owned(), state.to_owned()))
+            })
+            .collect(),
     }
 }
 
@@ -383,7 +404,8 @@ mod tests {
              settings = {{ \"vm.swappiness\" = 1 }}\n[[variant]]\nname = \"plain\"\n\
              [[variant]]\nname = \"other\"\nmemory = \"2G\"\nappend = \"b\"\n\
              kernelcore = \"512M\"\nkernel = \"6.1\"\n\
-             settings = {{ \"vm.swappiness\" = 60, lru_gen = false }}\n"
+             settings = {{ \"vm.swappiness\" = 60, lru_gen = false }}\n\
+             grouping = \"off\"\n"
         );
         let resolved = resolve(&text, &in_guest()).unwrap();
         assert_eq!(resolved.plan.place, "guest");
@@ -399,6 +421,8 @@ mod tests {
             disk: None,
             dimms: Some((2, Bytes(128 << 20))),
             settings,
+            has_module: true,
+            module_features: Vec::new(),
         };
         assert_eq!(plain, expected);
         let other = resolved.recipe.required_guest(1);
@@ -407,9 +431,18 @@ mod tests {
         assert_eq!((other.memory, other.is_memory_varied), (Bytes(2 << 30), true));
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         assert_eq!(other.settings, [pair("vm.swappiness", "60"), pair("lru_gen", "no")]);
+        assert_eq!((other.has_module, other.module_features), (true, vec![pair("grouping", "off")]));
         let of_plan: Vec<&str> =
             resolved.plan.variants[1].settings.iter().map(|(key, _)| key.as_str()).collect();
-        let keys = ["kernel", "memory", "kernelcore", "append", "settings.lru_gen", "settings.vm.swappiness"];
+        let keys = [
+            "kernel",
+            "memory",
+            "kernelcore",
+            "append",
+            "settings.lru_gen",
+            "settings.vm.swappiness",
+            "grouping",
+        ];
         assert_eq!(of_plan, keys);
     }
 
@@ -494,6 +527,10 @@ mod tests {
             ("[guest]\nsettings = { swappiness = 1 }\n", "settings: expected a sysctl such as"),
             ("[guest]\nsettings = { \"vm..x\" = 1 }\n", "settings: expected a sysctl such as"),
             ("[guest]\nsettings = { lru_gen = 5 }\n", "settings: expected true or false, found lru_gen"),
+            (
+                "[guest]\nboot = \"round\"\n[[variant]]\nname = \"x\"\ngrouping = \"no\"\n",
+                "expected one of on, off",
+            ),
             ("[guest]\nmemory_limit = \"1G\"\n", "guest: "),
         ] {
             let text = format!(

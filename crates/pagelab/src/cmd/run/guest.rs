@@ -25,7 +25,7 @@ use pagelab_study::session::watch_signals;
 
 use super::Args;
 use crate::cmd::guest::run::{ACCELERATORS, choose_accelerator};
-use crate::cmd::guest::{memory, open_cache};
+use crate::cmd::guest::{memory, open_cache, open_module_cache};
 use crate::cmd::usage_error;
 use crate::exit::{Failure, FailureKind};
 use crate::output;
@@ -192,7 +192,8 @@ pub fn find_guests(args: &GuestArgs, resolved: &ResolvedExperiment) -> Result<Fo
     for (at, variant) in resolved.recipe.variants.iter().enumerate() {
         let required = resolved.recipe.required_guest(at);
         let Some(kernel) = kernels.get(&required.kernel) else { continue };
-        let guest = VariantGuest { required, kernel: kernel.clone() };
+        let module = if required.has_module { find_module(args, kernel)? } else { None };
+        let guest = VariantGuest { required, kernel: kernel.clone(), module };
         let config = guest.config();
         let modules = || guest.kernel.module_files(&config.required_modules()).map(drop);
         let disk = || config.disk.map_or(Ok(()), |_| disk::check_mkfs());
@@ -209,6 +210,20 @@ pub fn find_guests(args: &GuestArgs, resolved: &ResolvedExperiment) -> Result<Fo
     let lanes = lanes.map_err(|why| Failure::new(FailureKind::NotAvailable, why))?;
     let accelerator = probe_accelerator(args, guests.first(), &qemu)?;
     Ok(FoundGuests { qemu, guests, accelerator, lanes })
+}
+
+/// pagelab's module for this kernel, which must have been built.
+fn find_module(args: &GuestArgs, kernel: &GuestKernel) -> Result<Option<PathBuf>, Failure> {
+    let cache = open_module_cache(args.cache.as_ref())?;
+    match cache.find_module(kernel)? {
+        Some(module) => Ok(Some(module.path)),
+        None => {
+            let action = format_args!("load the module in {}", kernel.release);
+            let failure =
+                Failure::cannot(FailureKind::NotAvailable, action, "it was never built for this kernel");
+            Err(failure.hint("`pagelab guest setup --module --kernel KERNEL` builds it (docs/kmod.md)"))
+        }
+    }
 }
 
 /// The accelerator, after a probe boot of the first guest if KVM was requested.

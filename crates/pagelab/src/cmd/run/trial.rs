@@ -83,8 +83,9 @@ pub fn run(args: &Args) -> Outcome {
     let Some((slot, _)) = slot else {
         return Err(usage_error("the plan of this recipe has no such trial"));
     };
-    let settings = resolved.recipe.required_guest(args.variant).settings;
-    let finished = match guest_settings::apply(&settings) {
+    let guest = resolved.recipe.required_guest(args.variant);
+    let applied = guest_settings::apply(&guest.settings);
+    let finished = match applied.and_then(|()| guest_settings::switch_features(&guest.module_features)) {
         Ok(()) => carry_out(&resolved, slot)?,
         Err(why) => Trial { end: TrialEnd::NotStarted(why), ..Trial::new(slot, 0) }.into(),
     };
