@@ -44,7 +44,7 @@ pub struct ExperimentOverrides {
     pub place: Option<TrialPlace>,
     /// Kernels of guests.
     pub kernels: Vec<String>,
-    /// Compares kernels alone: of the variants only the baseline runs, with each of them.
+    /// Compares several kernels alone: of the variants only the baseline runs, with each of them.
     pub compares_kernels: bool,
     /// Memory of guests whose variant states none.
     pub guest_memory: Option<Bytes>,
@@ -156,7 +156,7 @@ fn place_recipe(recipe: &mut Recipe, overrides: &ExperimentOverrides) -> Result<
     if !overrides.kernels.is_empty() {
         guest.kernels.clone_from(&overrides.kernels);
     }
-    if overrides.compares_kernels {
+    if overrides.compares_kernels && guest.kernels.len() > 1 {
         let baseline = recipe.baseline.min(recipe.variants.len().saturating_sub(1));
         recipe.variants = recipe.variants.drain(..).skip(baseline).take(1).collect();
         recipe.baseline = 0;

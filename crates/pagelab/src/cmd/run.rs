@@ -227,9 +227,8 @@ fn resolve_recipe(args: &Args, recipe: Recipe) -> Result<ResolvedExperiment, Fai
     let command = (!words.is_empty()).then_some(words);
     let (quick, repeats, time_budget) = (args.quick, args.repeats, args.time_budget);
     let of_guest = args.guest.overrides(args.judge.request().is_some());
-    if of_guest.compares_kernels
-        && let [_, _, ..] = &recipe.variants[..]
-    {
+    let kernels = of_guest.kernels.len().max(recipe.guest.kernels.len());
+    if of_guest.compares_kernels && kernels > 1 && recipe.variants.len() > 1 {
         let name = &recipe.variants[recipe.baseline].name;
         output::warn(&format!("note: --judge compares the kernels with the variant {name:?} alone"));
     }
@@ -403,9 +402,9 @@ fn print_end(
         let restored = if plan.place == Plan::GUEST { "" } else { "; all settings are restored" };
         let why = pagelab_host::capture::signal_name(signal);
         output::warn(&format!(
-            "note: stopped by {why}; {} trials are saved in {name}, {} remain{restored}\n  \
+            "note: stopped by {why}; saved in {name}: {}; remaining: {}{restored}\n  \
              resume with: pagelab {command} --resume {name}",
-            end.trials.len(),
+            format_plural(end.trials.len() as u64, "trial"),
             end.remaining
         ));
         // Without a complete pair its measure may be unknown.

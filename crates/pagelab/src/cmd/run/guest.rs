@@ -44,8 +44,9 @@ pub struct GuestArgs {
     /// Where trials run [default: the recipe's]
     #[arg(long, value_name = "PLACE", help_heading = HEADING, value_parser = choice(&PLACES))]
     pub place: Option<TrialPlace>,
-    /// Kernel: a series such as 6.1, a package, or the path of a vmlinuz; given
-    /// several times, each variant runs with each kernel [default: the recipe's]
+    /// Kernel: a series such as 6.1, a package, or the path of a vmlinuz; of several
+    /// each runs with each variant, with --judge with the baseline variant alone
+    /// [default: the recipe's]
     #[arg(long, value_name = "SERIES|PACKAGE|PATH", help_heading = HEADING)]
     kernel: Vec<String>,
     /// Directory with modules.dep, for kernels given by path
@@ -87,7 +88,7 @@ impl GuestArgs {
         ExperimentOverrides {
             place: self.place,
             kernels: self.kernel.clone(),
-            compares_kernels: is_judged && self.kernel.len() > 1,
+            compares_kernels: is_judged,
             guest_memory: self.memory,
             guest_cpus: self.cpus,
             ..ExperimentOverrides::default()

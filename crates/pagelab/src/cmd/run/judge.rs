@@ -14,7 +14,7 @@ use crate::output;
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct JudgeArgs {
     /// Judge by this measure of JSON whether a variant is worse than the baseline. Exit code: 0 not worse, 1
-    /// worse, 7 undecided
+    /// worse, 7 undecided. A resumed run is judged as it was begun
     #[arg(long, value_name = "MEASURE", conflicts_with_all = ["dry_run", "resume"])]
     judge: Option<String>,
 
