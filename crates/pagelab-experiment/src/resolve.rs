@@ -18,6 +18,10 @@ use crate::schedule::build_schedule;
 /// those of a machine.
 const GUEST_SLOWDOWN: u32 = 10;
 
+/// The share of a trial's time that probes may take in a guest, in multiples of that on a machine: times of
+/// an emulated processor are not the result, and with the share of a machine huge pages are hardly ever seen.
+const GUEST_PROBE_FACTOR: u64 = 20;
+
 /// `pagelab apply PLAN -- COMMAND`.
 fn supervised_command(plan: &SupervisedPlan, overrides: bool, mut command: Vec<String>) -> Vec<String> {
     // The supervisor starts its program by its path, which is that of pagelab.
@@ -166,6 +170,7 @@ fn place_recipe(recipe: &mut Recipe, overrides: &ExperimentOverrides) -> Result<
     problems.into_result(&recipe.origin)?;
     if recipe.place == TrialPlace::Guest {
         recipe.cross_kernels();
+        recipe.probes.share_permille = recipe.probes.share_permille.saturating_mul(GUEST_PROBE_FACTOR);
         recipe.time_limit *= GUEST_SLOWDOWN;
         for workload in &mut recipe.workloads {
             let [limit, duration] = [workload.time_limit, workload.duration];

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use pagelab_experiment::place::{GroupEvent, PlaceEvent};
 use pagelab_guest::boot::GuestObserver;
 use pagelab_guest::console::ConsoleTail;
-use pagelab_guest::outcome::StepEnd;
+use pagelab_guest::outcome::{FirstMessageCost, StepEnd};
 
 use crate::trial_end;
 
@@ -26,6 +26,8 @@ pub struct BootObserver<'o> {
     console: ConsoleTail,
     began: Instant,
     notes: Vec<PlaceEvent>,
+    /// Whether the agent has answered.
+    pub has_booted: bool,
     /// Trials that have ended.
     pub ended: usize,
     /// Whether the current trial exceeded its limit, so that the guest is ended.
@@ -52,6 +54,7 @@ impl<'o> BootObserver<'o> {
             console: ConsoleTail::default(),
             began: Instant::now(),
             notes: Vec::new(),
+            has_booted: false,
             ended: 0,
             is_overdue: false,
             is_refused: false,
@@ -80,6 +83,10 @@ impl GuestObserver for BootObserver<'_> {
     fn on_console(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.console.push_bytes(bytes);
         Ok(())
+    }
+
+    fn on_first_message(&mut self, _cost: FirstMessageCost) {
+        self.has_booted = true;
     }
 
     fn on_step_started(&mut self, step: usize) {

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::num::NonZero;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -115,6 +116,8 @@ pub struct GuestPlace<'p> {
     checksums: Mutex<ChecksumTable>,
     /// Notes of trials so far.
     notes: Mutex<BTreeSet<String>>,
+    /// Whether a guest has booted.
+    has_booted: AtomicBool,
     /// Descriptions of guests in the file of an earlier session.
     earlier_guests: BTreeSet<String>,
 }
@@ -137,6 +140,7 @@ impl<'p> GuestPlace<'p> {
             stop,
             checksums: Mutex::new(ChecksumTable::from_run(earlier_run)),
             notes: Mutex::default(),
+            has_booted: AtomicBool::new(false),
             earlier_guests: earlier_guests.map(|event| event.text.clone()).collect(),
         }
     }
@@ -228,6 +232,7 @@ impl<'p> GuestPlace<'p> {
         observer.start_first();
         let outcome = run_guest(&plan, &mut observer);
         let (ended, is_overdue) = (observer.ended, observer.is_overdue);
+        self.has_booted.fetch_or(observer.has_booted, Ordering::Relaxed);
         let console = observer.console().to_vec();
         let Some(&slot) = slots.get(ended) else { return Ok(ended) };
         let mut lose = |finished: FinishedTrial| {
@@ -236,6 +241,14 @@ impl<'p> GuestPlace<'p> {
         };
         match outcome {
             Ok(GuestOutcome::Completed(_)) => Ok(slots.len()),
+            // Without any boot so far it is QEMU that does not work, and every other trial would be lost too.
+            Ok(GuestOutcome::Lost(lost))
+                if !self.has_booted.load(Ordering::Relaxed)
+                    && matches!(lost.reason, LossReason::QemuRefused(..) | LossReason::PoweredOff) =>
+            {
+                let reason = format!("no guest has booted: {}", lost.reason);
+                Err(LostTrial { kind: LossKind::NotAvailable, reason })
+            }
             Ok(GuestOutcome::Lost(lost)) => {
                 lose(trial_end::of_lost_guest(slot, &lost.reason, &console, is_memory_varied))
             }

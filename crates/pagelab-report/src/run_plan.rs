@@ -34,7 +34,11 @@ pub struct RunPlanView<'p> {
 }
 
 fn settings_text(variant: &PlannedVariant) -> String {
-    let pairs = variant.settings.iter().map(|(key, value)| format!("{key} {value}"));
+    let text = |(key, value): &(String, String)| match key.as_str() {
+        "nothing" => value.clone(),
+        key => format!("{key} {value}"),
+    };
+    let pairs = variant.settings.iter().map(text);
     pairs.collect::<Vec<_>>().join(", ")
 }
 

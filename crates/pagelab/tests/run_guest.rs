@@ -172,6 +172,22 @@ fn a_lost_guest_costs_one_trial_which_is_repeated_once_and_by_a_resumed_run() {
 }
 
 #[test]
+fn a_qemu_that_does_not_work_is_tried_once() {
+    for (script, said) in [
+        (
+            "echo no machine >&2; exit 1",
+            "no guest has booted: QEMU could not start it (exit code 1): no machine",
+        ),
+        ("exit 0", "no guest has booted: it powered off without a result"),
+    ] {
+        let stage = stage(script);
+        let (code, _, stderr) = texts(&run(&stage, &GUEST));
+        assert_eq!((code, boots(&stage)), (Some(4), 1), "{stderr}");
+        assert!(stderr.contains(said), "{stderr}");
+    }
+}
+
+#[test]
 fn trials_after_a_lost_one_get_another_guest() {
     // Three trials share a boot; the first guest dies in its second trial, the next has two trials left.
     let dies = "case $(wc -l < boots) in 1) cat dies >&$line; kill -9 $$;; 2) cat two >&$line;; *) cat one >&$line;; \

@@ -302,7 +302,11 @@ pub(super) fn write_hardware(output: &mut TextReport, run: &Run, effects: &Exper
         .iter()
         .map(|(why, count)| format!("; {count} not available: {}", clip_name(why, TEXT_MAX)))
         .collect();
-    let text = format!("{available} of {of} available{}", reasons.concat());
+    let text = match run.has_emulated_times() {
+        // The remedies of a machine do not apply.
+        true => format!("{available} of {of} available: an emulated processor has no hardware counters"),
+        false => format!("{available} of {of} available{}", reasons.concat()),
+    };
     output.add_dim_paragraph("counters  ", &output.style().to_one_line(&text));
 }
 
