@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use crate::checksum::{self, ChecksumState, ChecksumTable};
 use crate::external::install_dir::{self, InstallState};
 use crate::external::{become_subreaper, prepared_data};
-use crate::place::{EventSink, FinishedTrial, LostTrial, Place, PlaceEvent};
+use crate::place::{EventSink, FinishedTrial, LostTrial, Place, PlaceEvent, check_same_plan};
 use crate::recipe::{
     HogKind, MemoryHog, PageCacheState, SupervisedPlan, ThpMode, Variant, Workload, WorkloadCommand,
 };
@@ -229,12 +229,7 @@ impl<'h> HostPlace<'h> {
 
 impl Place for HostPlace<'_> {
     fn check_plan(&self, plan: &Plan) -> Result<(), String> {
-        if plan.is_cut_of(self.plan()) {
-            return Ok(());
-        }
-        let text = "this version builds a different plan from its recipe; hint: use the version that started \
-            it, or start a new run";
-        Err(text.to_owned())
+        check_same_plan(plan, self.plan())
     }
 
     fn prepare(&self, due: &[usize], report: EventSink<'_>) -> Result<(), Error> {

@@ -100,6 +100,16 @@ pub trait Place {
     }
 }
 
+/// Checks that a plan is the one that this version builds from its recipe, or a cut of it.
+pub fn check_same_plan(plan: &Plan, own: &Plan) -> Result<(), String> {
+    if plan.is_cut_of(own) {
+        return Ok(());
+    }
+    let text = "this version builds a different plan from its recipe; hint: use the version that started \
+        it, or start a new run";
+    Err(text.to_owned())
+}
+
 /// A trial, and its events and pictures for the run file.
 #[derive(Debug)]
 pub struct FinishedTrial {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use pagelab_experiment::checksum::{self, CHECKSUM_EVENT, ChecksumState, ChecksumTable};
 use pagelab_experiment::engine::StopRequest;
 use pagelab_experiment::place::{
-    EventSink, FinishedTrial, GroupEvent, LossKind, LostTrial, Place, PlaceEvent,
+    EventSink, FinishedTrial, GroupEvent, LossKind, LostTrial, Place, PlaceEvent, check_same_plan,
 };
 use pagelab_experiment::recipe::{BootPolicy, RequiredGuest};
 use pagelab_experiment::resolve::ResolvedExperiment;
@@ -95,15 +95,12 @@ impl VariantGuest {
 pub struct GuestRunner {
     /// QEMU's name or path.
     pub qemu: PathBuf,
-    /// The program that becomes PID 1; `None` is the one that runs.
-    pub program: Option<PathBuf>,
     /// What runs their CPUs.
     pub accelerator: Accelerator,
     /// Guests at the same time.
     pub lanes: NonZero<usize>,
-    /// The command line of a trial in the guest up to its recipe, and after its options: the changes of the
-    /// recipe.
-    pub trial_command: [Vec<OsString>; 2],
+    /// Changes of the recipe, as options of the trial in the guest.
+    pub trial_options: Vec<OsString>,
 }
 
 /// Guests as a place.
@@ -174,9 +171,7 @@ impl<'p> GuestPlace<'p> {
 
     /// The command line of a trial in its guest.
     fn trial_words(&self, slot: ScheduleSlot) -> Vec<OsString> {
-        let [before, after] = &self.runner.trial_command;
-        let mut words = before.clone();
-        words.push(RECIPE_NAME.into());
+        let mut words: Vec<OsString> = vec!["trial".into(), RECIPE_NAME.into()];
         for (name, value) in [
             ("--workload", slot.workload.to_string()),
             ("--variant", slot.variant.to_string()),
@@ -184,7 +179,7 @@ impl<'p> GuestPlace<'p> {
         ] {
             words.extend([OsString::from(name), value.into()]);
         }
-        words.extend(after.iter().cloned());
+        words.extend(self.runner.trial_options.iter().cloned());
         words
     }
 
@@ -198,7 +193,7 @@ impl<'p> GuestPlace<'p> {
     }
 
     /// The job of a boot: the recipe, and a step for each trial.
-    fn boot_plan(&self, slots: &[usize]) -> Result<GuestPlan, LostTrial> {
+    fn boot_plan(&self, slots: &[usize], limits: &[Duration]) -> Result<GuestPlan, LostTrial> {
         let first = slots.first().copied().unwrap_or(usize::MAX);
         let guest = self.guest_of(first)?;
         let recipe =
@@ -209,10 +204,9 @@ impl<'p> GuestPlace<'p> {
         }
         let mut plan = GuestPlan::new(guest.kernel.clone(), guest.config(), steps);
         plan.qemu.clone_from(&self.runner.qemu);
-        plan.program.clone_from(&self.runner.program);
         plan.accelerator = self.runner.accelerator;
         plan.module.clone_from(&guest.module);
-        plan.timeouts.total = plan.timeouts.first_line + self.limits(slots).iter().sum::<Duration>();
+        plan.timeouts.total = plan.timeouts.first_line + limits.iter().sum::<Duration>();
         Ok(plan)
     }
 
@@ -223,10 +217,10 @@ impl<'p> GuestPlace<'p> {
         keep_going: &mut dyn FnMut(u32) -> bool,
         report: &mut dyn FnMut(GroupEvent) -> bool,
     ) -> Result<usize, LostTrial> {
-        let plan = self.boot_plan(slots)?;
+        let limits = self.limits(slots);
+        let plan = self.boot_plan(slots, &limits)?;
         let is_memory_varied = self.guest_of(slots[0])?.required.is_memory_varied;
         let stop_signal = || (self.stop)();
-        let limits = self.limits(slots);
         let host = (&stop_signal as &dyn Fn() -> Option<i32>, limits.clone());
         let mut observer = BootObserver::new(slots, is_memory_varied, keep_going, report, host);
         observer.start_first();
@@ -292,12 +286,7 @@ impl<'p> GuestPlace<'p> {
 
 impl Place for GuestPlace<'_> {
     fn check_plan(&self, plan: &Plan) -> Result<(), String> {
-        if plan.is_cut_of(self.plan()) {
-            return Ok(());
-        }
-        let text = "this version builds a different plan from its recipe; hint: use the version that started \
-            it, or start a new run";
-        Err(text.to_owned())
+        check_same_plan(plan, self.plan())
     }
 
     fn lanes(&self, due: usize) -> NonZero<usize> {

@@ -220,6 +220,14 @@ impl HostModules {
     }
 }
 
+/// Finds QEMU by its name or path.
+pub fn find_qemu(qemu: &Path) -> Result<PathBuf, Failure> {
+    program::find_program(qemu).ok_or_else(|| {
+        let message = format!("cannot find {}; hint: apt-get install qemu-system-x86", qemu.display());
+        Failure::new(FailureKind::NotAvailable, message)
+    })
+}
+
 /// Runs the plan to its end. It blocks the thread that calls it: QEMU lives as long as that thread at most.
 /// An error means that there was no guest, or that the host ended it; all failures of the guest are a
 /// [`GuestOutcome`].
@@ -232,11 +240,7 @@ pub fn run_guest(plan: &GuestPlan, observer: &mut dyn GuestObserver) -> Result<G
         );
         return Err(Failure::new(FailureKind::NotAvailable, message));
     }
-    let program = program::find_program(&plan.qemu).ok_or_else(|| {
-        let qemu = plan.qemu.display();
-        let message = format!("cannot find {qemu}; hint: apt-get install qemu-system-x86");
-        Failure::new(FailureKind::NotAvailable, message)
-    })?;
+    let program = find_qemu(&plan.qemu)?;
     let host_modules = HostModules { modules: plan.module_files()?, bulk: plan.bulk_files() };
     let names: Vec<String> = plan.output_paths.iter().filter_map(|take| output_name(take)).collect();
     let receiver = (!names.is_empty())

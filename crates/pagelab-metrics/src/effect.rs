@@ -280,7 +280,7 @@ fn judge_workload(
     no_floor: &Arc<Absence>,
 ) -> WorkloadEffects {
     let GatheredWorkload { columns, trials, measures } = gathered;
-    let baseline = columns.iter().position(|column| Some(column.variant) == plan.baseline);
+    let baseline = baseline_column(&columns, plan.baseline);
     let effects = |of: &MeasureValues| {
         let (variants, noise_floor) = match of.head.contrast {
             Contrast::Ratio => {
@@ -339,11 +339,16 @@ fn baseline_logs(rows: &[TrialValue], baseline: Option<usize>) -> BTreeMap<u32, 
     baseline.map_or(BTreeMap::new(), |baseline| mean_logs_by_round(measured_values(rows, baseline)))
 }
 
+/// The column of the baseline variant.
+pub(crate) fn baseline_column(columns: &[EffectColumn], baseline: Option<usize>) -> Option<usize> {
+    columns.iter().position(|column| Some(column.variant) == baseline)
+}
+
 /// Floors by measure, of the pairs of twins of all workloads together: for workloads that have too few.
 fn pool_twin_pairs(gathered: &[GatheredWorkload], baseline: Option<usize>) -> HashMap<String, PairedRatios> {
     let mut pooled: HashMap<String, Vec<f64>> = HashMap::new();
     for workload in gathered {
-        let baseline = workload.columns.iter().position(|column| Some(column.variant) == baseline);
+        let baseline = baseline_column(&workload.columns, baseline);
         for measure in workload.measures.iter().filter(|of| of.head.contrast == Contrast::Ratio) {
             let pairs = twin_pairs(&measure.rows, baseline);
             pooled.entry(measure.head.name.clone()).or_default().extend(pairs.ratios().map(f64::ln));

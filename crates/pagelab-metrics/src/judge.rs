@@ -11,14 +11,12 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
-use pagelab_model::experiment::{
-    BetterDirection, Contrast, DEFAULT_LOSS, Experiment, MeasureHead, Plan, TrialEnd,
-};
+use pagelab_model::experiment::{BetterDirection, Contrast, Experiment, MeasureHead, Plan, TrialEnd};
 use pagelab_model::{Absence, names};
 
 use crate::effect::{
     Effect, EffectVerdict, ExperimentEffects, MeasureEffects, NoiseFloor, PAIRS_MIN, RatioInterval,
-    WorkloadEffects,
+    WorkloadEffects, baseline_column,
 };
 
 /// Judgement of an experiment.
@@ -97,19 +95,24 @@ pub enum JudgeVerdict {
 impl Judgement {
     /// The verdict on all comparisons together.
     pub fn verdict(&self) -> JudgeVerdict {
-        let has = |wanted: fn(&ComparisonVerdict) -> bool| self.count(wanted) > 0;
-        if has(|verdict| *verdict == ComparisonVerdict::Worse) {
-            JudgeVerdict::Worse
-        } else if has(|verdict| matches!(verdict, ComparisonVerdict::Undecided(_))) {
-            JudgeVerdict::Undecided
-        } else {
-            JudgeVerdict::NotWorse
-        }
+        let decisive = [JudgeVerdict::Worse, JudgeVerdict::Undecided];
+        decisive.into_iter().find(|&verdict| self.count(verdict) > 0).unwrap_or(JudgeVerdict::NotWorse)
     }
 
-    /// Counts the comparisons with such a verdict.
-    pub fn count(&self, is_counted: fn(&ComparisonVerdict) -> bool) -> usize {
-        self.comparisons.iter().filter(|of| is_counted(&of.verdict)).count()
+    /// Counts the comparisons with this verdict.
+    pub fn count(&self, verdict: JudgeVerdict) -> usize {
+        self.comparisons.iter().filter(|of| of.verdict.kind() == verdict).count()
+    }
+}
+
+impl ComparisonVerdict {
+    /// The verdict without its reason.
+    pub fn kind(&self) -> JudgeVerdict {
+        match self {
+            ComparisonVerdict::NotWorse => JudgeVerdict::NotWorse,
+            ComparisonVerdict::Worse => JudgeVerdict::Worse,
+            ComparisonVerdict::Undecided(_) => JudgeVerdict::Undecided,
+        }
     }
 }
 
@@ -194,13 +197,12 @@ pub fn judge_experiment(
 ) -> Result<Judgement, JudgeError> {
     let plan = &experiment.plan;
     check_plan(plan)?;
-    let is_share = |share: &f64| *share > 0.0 && *share <= 1.0;
-    let loss = loss.or(Some(plan.loss)).filter(is_share).unwrap_or(DEFAULT_LOSS);
+    let loss = loss.unwrap_or_else(|| plan.accepted_loss());
     let effects = ExperimentEffects::from_experiment(experiment);
     check_measure(plan, &effects, key)?;
     let mut comparisons = Vec::new();
     for workload in effects.workloads.iter().filter(|of| may_have_measure(plan, of, key)) {
-        let baseline = baseline_column(plan, workload);
+        let baseline = baseline_column(&workload.columns, plan.baseline);
         // A recipe may run a variant for some workloads only.
         let is_compared = |column: &usize| Some(*column) != baseline && workload.trials[*column].planned > 0;
         let others = (0..workload.columns.len()).filter(is_compared);
@@ -244,14 +246,11 @@ fn check_measure(plan: &Plan, effects: &ExperimentEffects, key: &str) -> Result<
     }
 }
 
-fn baseline_column(plan: &Plan, workload: &WorkloadEffects) -> Option<usize> {
-    workload.columns.iter().position(|column| Some(column.variant) == plan.baseline)
-}
-
 /// Whether a workload has the measure, or its baseline never completed, so that this is unknown. Such a
 /// workload is undecided: if it were left out, a failing workload would count as not worse.
 fn may_have_measure(plan: &Plan, workload: &WorkloadEffects, key: &str) -> bool {
-    let counts = baseline_column(plan, workload).and_then(|column| workload.trials.get(column));
+    let baseline = baseline_column(&workload.columns, plan.baseline);
+    let counts = baseline.and_then(|column| workload.trials.get(column));
     counts.map_or(0, |counts| counts.completed) == 0 || workload.measure(key).is_some()
 }
 

@@ -17,7 +17,7 @@ mod coverage;
 use std::collections::BTreeMap;
 
 use pagelab_model::experiment::{
-    BetterDirection, DEFAULT_LOSS, Experiment, Flag, PlannedVariant, TrialEnd, TrialRole, measures,
+    BetterDirection, Experiment, Flag, PlannedVariant, TrialEnd, TrialRole, measures,
 };
 use pagelab_model::{Bytes, size};
 
@@ -130,8 +130,7 @@ impl LimitPoint {
 /// The curves of an experiment, by workload: one for each set of variants that differ in the limit alone.
 pub fn memory_curves(experiment: &Experiment, effects: &ExperimentEffects) -> Vec<MemoryCurve> {
     let plan = &experiment.plan;
-    // A file can say anything.
-    let loss = if plan.loss > 0.0 && plan.loss <= 1.0 { plan.loss } else { DEFAULT_LOSS };
+    let loss = plan.accepted_loss();
     let axes = find_axes(&plan.variants);
     let of_workload = |workload: usize| {
         let effects = effects.workloads.iter().find(|of| of.workload == workload);

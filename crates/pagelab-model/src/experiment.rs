@@ -117,6 +117,11 @@ impl Plan {
         self.place == Plan::SIMULATOR
     }
 
+    /// The accepted loss as a share: a file can say anything.
+    pub fn accepted_loss(&self) -> f64 {
+        if self.loss > 0.0 && self.loss <= 1.0 { self.loss } else { DEFAULT_LOSS }
+    }
+
     /// Counted rounds from the first on of which every slot is among those that ended.
     pub fn count_completed_rounds(&self, ended_slots: &BTreeSet<usize>) -> usize {
         let mut rounds = 0;

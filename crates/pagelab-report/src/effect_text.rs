@@ -85,7 +85,7 @@ pub fn format_time_saved(effect: &Effect, measure_name: &str) -> String {
 }
 
 /// Formats a share that may exceed 1: `3.2 %`, `150 %`.
-fn format_share(share: f64) -> String {
+pub(crate) fn format_share(share: f64) -> String {
     if share >= 0.995 { format!("{:.0} %", share * 100.0) } else { format_percent(share) }
 }
 

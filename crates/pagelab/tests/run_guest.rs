@@ -6,7 +6,7 @@
 mod stand_in;
 
 use std::fs;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use pagelab_experiment::trial_report;
@@ -39,6 +39,12 @@ fn trial_step(report: Vec<u8>, end: StepExit) -> Vec<AgentMessage> {
     vec![AgentMessage::StepStarted(1), AgentMessage::Stdout(report), AgentMessage::StepEnded(end)]
 }
 
+/// A trial that ended well, as the step of this number.
+fn done(step: u32) -> Vec<AgentMessage> {
+    let end = AgentMessage::StepEnded(StepExit::Code(0));
+    vec![AgentMessage::StepStarted(step), AgentMessage::Stdout(report()), end]
+}
+
 fn report() -> Vec<u8> {
     let wall = Measure::new(measures::WALL, Unit::NANOSECONDS, BetterDirection::Lower, Ok(1e9), "clock");
     trial_report::encode(&Trial { measures: vec![wall], ..Trial::new(0, 0) }.into())
@@ -46,7 +52,7 @@ fn report() -> Vec<u8> {
 
 fn stage(script: &str) -> Stage {
     let stage = Stage::new(&format!("{COUNTS}; {script}"));
-    stage.put("said", &boot_of(trial_step(report(), StepExit::Code(0))));
+    stage.put("said", &boot_of(done(1)));
     stage.put("t.toml", RECIPE.as_bytes());
     stage
 }
@@ -55,11 +61,7 @@ fn stage(script: &str) -> Stage {
 fn command(stage: &Stage, words: &[&str]) -> Command {
     let mut command = Command::new(stand_in::binary());
     command.arg("run").args(words).current_dir(stage.folder.path());
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    pagelab_sys::spawn::reset_signals(&mut command);
-    pagelab_sys::spawn::die_with_parent(&mut command);
-    fs::create_dir_all(stage.path("tmp")).unwrap();
-    command.env("TMPDIR", stage.path("tmp"));
+    stage.isolate(&mut command);
     command
 }
 
@@ -124,12 +126,7 @@ fn a_quick_run_boots_once_for_the_trials_of_a_round_that_need_the_same_guest() {
     let stage = stage(ANSWERS);
     stage
         .put("t.toml", RECIPE.replace("kernelcore = \"512M\"\n", "options = { size = \"4M\" }\n").as_bytes());
-    let second = vec![
-        AgentMessage::StepStarted(2),
-        AgentMessage::Stdout(report()),
-        AgentMessage::StepEnded(StepExit::Code(0)),
-    ];
-    stage.put("said", &boot_of([trial_step(report(), StepExit::Code(0)), second].concat()));
+    stage.put("said", &boot_of([done(1), done(2)].concat()));
     let (code, _, stderr) = texts(&run(&stage, &[&GUEST[..], &["--quick"]].concat()));
     assert_eq!((code, boots(&stage)), (Some(0), 2), "{stderr}");
     assert_eq!(ends(&stage), vec![TrialEnd::Done; 4]);
@@ -196,17 +193,12 @@ fn trials_after_a_lost_one_get_another_guest() {
     let third = "[[variant]]\nname = \"third\"\n";
     let recipe = RECIPE.replace("kernelcore = \"512M\"\n", third).replace("repeats = 2", "repeats = 1");
     stage.put("t.toml", recipe.as_bytes());
-    let done = |step| {
-        let out = AgentMessage::Stdout(report());
-        vec![AgentMessage::StepStarted(step), out, AgentMessage::StepEnded(StepExit::Code(0))]
-    };
-    let said = |steps: Vec<AgentMessage>| boot_of(steps);
-    let whole = said([done(1), vec![AgentMessage::StepStarted(2)]].concat());
+    let whole = boot_of([done(1), vec![AgentMessage::StepStarted(2)]].concat());
     // Without the message that ends the job.
     let last = packets(&[AgentMessage::JobDone]).len();
     stage.put("dies", &whole[..whole.len() - last]);
-    stage.put("two", &said([done(1)].concat()));
-    stage.put("one", &said(done(1)));
+    stage.put("two", &boot_of(done(1)));
+    stage.put("one", &boot_of(done(1)));
     let (code, _, stderr) = texts(&run(&stage, &[&GUEST[..], &["--quick"]].concat()));
     // Slot 1 is lost once, slot 2 gets the second guest, and slot 1 is repeated in the third.
     assert_eq!((code, boots(&stage)), (Some(0), 3), "{stderr}");

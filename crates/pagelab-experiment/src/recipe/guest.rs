@@ -1,6 +1,7 @@
 //! `[guest]`: the disposable guest in which trials run, and the keys of a variant for it.
 
 use pagelab_model::Bytes;
+use pagelab_model::experiment::Plan;
 use pagelab_model::size::{self, format_argument};
 
 use super::table_fields::{ProblemList, TableFields};
@@ -114,9 +115,9 @@ pub struct RequiredGuest {
 const MODULE_FEATURES: [&str; 1] = ["grouping"];
 
 impl TrialPlace {
-    /// Words in a recipe and on the command line.
-    pub const NAMES: [(&'static str, TrialPlace); 2] =
-        [("host", TrialPlace::Host), ("guest", TrialPlace::Guest)];
+    /// Words in a recipe.
+    const NAMES: [(&'static str, TrialPlace); 2] =
+        [(Plan::HOST, TrialPlace::Host), (Plan::GUEST, TrialPlace::Guest)];
 }
 
 impl BootPolicy {

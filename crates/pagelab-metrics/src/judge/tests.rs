@@ -1,7 +1,7 @@
 //! Tests: simulated trials, and whether their variants are worse.
 
 use pagelab_model::AbsenceReason;
-use pagelab_model::experiment::{Flag, Measure, ScheduleSlot, Trial};
+use pagelab_model::experiment::{DEFAULT_LOSS, Flag, Measure, ScheduleSlot, Trial};
 use pagelab_model::random::SplitMix64;
 use pagelab_model::run::Unit;
 

@@ -2,7 +2,7 @@
 
 use Ends::{At, Dead, Failed, OneDead};
 use pagelab_model::experiment::{
-    Measure, Plan, PlannedVariant, PlannedWorkload, ScheduleSlot, Sequence, Trial,
+    DEFAULT_LOSS, Measure, Plan, PlannedVariant, PlannedWorkload, ScheduleSlot, Sequence, Trial,
 };
 use pagelab_model::random::SplitMix64;
 

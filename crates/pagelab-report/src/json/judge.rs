@@ -1,6 +1,6 @@
 //! JSON of a judgement: `docs/json.md` lists fields and units.
 
-use pagelab_metrics::judge::{ComparisonVerdict, JudgeVerdict, JudgedComparison, Judgement, badness};
+use pagelab_metrics::judge::{JudgeVerdict, JudgedComparison, Judgement, badness};
 use pagelab_model::experiment::Plan;
 use serde_json::Value;
 
@@ -58,7 +58,7 @@ fields! { fn judged_comparison_fields<'a>(of: ComparisonRow<'a>);
     "times_as_bad_interval": object (null: "fewer than two complete pairs"),
         "Student's t interval, which decides: `low`, `high`, `level`" =>
         of.comparison.effect.as_ref().and_then(|effect| interval_json(badness(effect).1, effect.level));
-    "verdict": string, "`not_worse`, `worse`, `undecided`" => comparison_slug(&of.comparison.verdict);
+    "verdict": string, "`not_worse`, `worse`, `undecided`" => verdict_slug(of.comparison.verdict.kind());
     "sentence": string, "the comparison in words; if it is undecided, with the reason" =>
         describe_comparison(of.of.judgement, of.comparison, of.of.plan);
 }
@@ -69,12 +69,4 @@ fn verdict_slug(verdict: JudgeVerdict) -> &'static str {
         JudgeVerdict::Worse => "worse",
         JudgeVerdict::Undecided => "undecided",
     }
-}
-
-fn comparison_slug(verdict: &ComparisonVerdict) -> &'static str {
-    verdict_slug(match verdict {
-        ComparisonVerdict::NotWorse => JudgeVerdict::NotWorse,
-        ComparisonVerdict::Worse => JudgeVerdict::Worse,
-        ComparisonVerdict::Undecided(_) => JudgeVerdict::Undecided,
-    })
 }

@@ -7,9 +7,9 @@ use pagelab_metrics::judge::{
 use pagelab_model::experiment::{BetterDirection, MeasureHead, Plan};
 use pagelab_model::run::Unit;
 
-use crate::effect_text::{explain_verdict, is_informative};
+use crate::effect_text::{explain_verdict, format_share, is_informative};
 use crate::json::experiment::{baseline_name, variant_name, workload_name};
-use crate::style::{TextStyle, format_percent, format_plural};
+use crate::style::{TextStyle, format_plural};
 
 /// Renders a judgement: lines that begin with `judge: `, and are not wrapped.
 pub fn render_judgement(judgement: &Judgement, plan: &Plan, style: TextStyle) -> String {
@@ -64,7 +64,7 @@ fn describe_difference(of: &JudgedComparison, [variant, baseline]: [&str; 2]) ->
     let [worse, better] = if is_speed { ["slower", "faster"] } else { ["more", "less"] };
     let word = if times > 1.0 { worse } else { better };
     let within = interval.map_or(String::new(), |found| format_share_interval(found, [worse, better]));
-    let share = format_share(times);
+    let share = format_distance(times);
     // Of a measure of which more is better, the baseline has more where the variant is worse.
     let [first, other] = match effect.better {
         BetterDirection::Higher if !is_speed => [baseline, variant],
@@ -83,7 +83,7 @@ fn format_share_interval(found: RatioInterval, [worse, better]: [&str; 2]) -> St
     if !is_informative(found) {
         return " (no useful interval)".to_owned();
     }
-    let [low, high] = [found.low, found.high].map(format_share);
+    let [low, high] = [found.low, found.high].map(format_distance);
     let without_unit = |text: &str| text.trim_end_matches(" %").to_owned();
     match (found.low >= 1.0, found.high <= 1.0) {
         (true, _) => format!(" ({} to {high})", without_unit(&low)),
@@ -93,9 +93,8 @@ fn format_share_interval(found: RatioInterval, [worse, better]: [&str; 2]) -> St
 }
 
 /// Formats how far a ratio is from 1: `4.0 %`, `150 %`.
-fn format_share(times: f64) -> String {
-    let share = (times - 1.0).abs();
-    if share >= 0.995 { format!("{:.0} %", share * 100.0) } else { format_percent(share) }
+fn format_distance(times: f64) -> String {
+    format_share((times - 1.0).abs())
 }
 
 /// Formats an accepted loss: `10 %`, `2.5 %`.
@@ -126,7 +125,7 @@ pub fn describe_judgement(judgement: &Judgement) -> String {
     };
     let text = match judgement.verdict() {
         JudgeVerdict::Worse => {
-            let worse = judgement.count(|of| *of == ComparisonVerdict::Worse);
+            let worse = judgement.count(JudgeVerdict::Worse);
             let verb = if worse == 1 { "exceeds" } else { "exceed" };
             format!("worse: {worse} of {comparisons} {verb} the accepted {accepted}")
         }
@@ -135,7 +134,7 @@ pub fn describe_judgement(judgement: &Judgement) -> String {
             format!("not worse: {comparisons} {verb} within the accepted {accepted}")
         }
         JudgeVerdict::Undecided => {
-            let open = judgement.count(|of| matches!(of, ComparisonVerdict::Undecided(_)));
+            let open = judgement.count(JudgeVerdict::Undecided);
             let verb = if open == 1 { "is" } else { "are" };
             format!("undecided: {open} of {comparisons} {verb} undecided, and none is worse")
         }

@@ -137,19 +137,18 @@ impl AccessSamples {
 
     /// Expected walks in this time at the observed rate.
     pub fn estimate_walks(&self, time_ns: u64) -> u64 {
-        let pages: u64 = self.buckets.iter().map(|bucket_sweeps| bucket_sweeps.pages).sum();
-        (self.page_rate() * pages as f64 / self.sweep_count().max(1) as f64 * time_ns as f64) as u64
+        (self.summed_rate() / self.sweep_count().max(1) as f64 * time_ns as f64) as u64
     }
 
     /// Relative standard error of the rate, from Fisher's information Σ P_i·x_i²/(exp(x_i) − 1) with x_i =
     /// λ·t_i. Infinite without observations.
     pub fn relative_error(&self) -> f64 {
-        let rate = self.page_rate();
+        let buckets = self.by_lag(None);
+        let rate = page_rate(&buckets);
         let bucket_information = |bucket_sweeps: &LagBucket| {
             let x = rate * bucket_sweeps.mean_counts().0;
             bucket_sweeps.pages as f64 * x * x / x.exp_m1()
         };
-        let buckets = self.by_lag(None);
         let information: f64 = buckets.iter().map(bucket_information).filter(|part| part.is_finite()).sum();
         information.sqrt().recip()
     }
@@ -199,6 +198,11 @@ fn page_rate(buckets: &[LagBucket]) -> f64 {
 /// it is hot.
 pub const ERROR_MAX: f64 = 2.0;
 
+/// A relative error, at most [`ERROR_MAX`], also if it is infinite or unknown.
+pub fn bound_error(error: f64) -> f64 {
+    if error.is_finite() { error.min(ERROR_MAX) } else { ERROR_MAX }
+}
+
 /// Relative standard error of the walks of all regions together. `swept` and `scanned` are walks and
 /// [`AccessSamples::relative_error`] of each region.
 ///
@@ -211,15 +215,14 @@ pub fn combined_error(
     swept: impl Iterator<Item = (u64, f64)>,
     scanned: impl Iterator<Item = (u64, f64)>,
 ) -> Option<f64> {
-    let bounded = |error: f64| if error.is_finite() { error.min(ERROR_MAX) } else { ERROR_MAX };
     let (mut walks, mut sweep_error, mut scan_variance) = (0.0, 0.0, 0.0);
     for (region_walks, error) in swept {
         walks += region_walks as f64;
-        sweep_error += region_walks as f64 * bounded(error);
+        sweep_error += region_walks as f64 * bound_error(error);
     }
     for (region_walks, error) in scanned {
         walks += region_walks as f64;
-        scan_variance += (region_walks as f64 * bounded(error)).powi(2);
+        scan_variance += (region_walks as f64 * bound_error(error)).powi(2);
     }
     let by_regions = if walks > 0.0 { sweep_error.hypot(scan_variance.sqrt()) / walks } else { 0.0 };
     let by_moments = (scan_count.max(1) as f64).sqrt().recip();

@@ -5,7 +5,7 @@
 
 use std::cmp::Reverse;
 
-use super::estimate::ERROR_MAX;
+use super::estimate::bound_error;
 
 /// The hottest regions: one of this many, and some more.
 const HOTTEST_PART: usize = 10;
@@ -91,7 +91,7 @@ fn list_ranges(ranges: &[(usize, usize)]) -> String {
 /// descending order.
 fn find_boundaries(regions: &[(u64, f64)]) -> Vec<bool> {
     let bounds = |&(walks, error): &(u64, f64)| {
-        let error = if error.is_finite() { error.min(ERROR_MAX) } else { ERROR_MAX };
+        let error = bound_error(error);
         let logarithm = (walks as f64).ln();
         (logarithm - Z_95 * error, logarithm + Z_95 * error)
     };

@@ -88,15 +88,15 @@ impl AccessProfiler<'_> {
 
     /// Records the error of the total, and how far scans undercount.
     fn record_errors(&mut self, swept_totals: &[SweptTotal]) {
-        let scanned = || self.images.iter().flat_map(SweptImage::scanned_walks);
+        let scanned: Vec<(u64, f64)> = self.images.iter().flat_map(SweptImage::scanned_walks).collect();
         let scans = self.profiling_cost.zero_scans.unwrap_or(0);
-        let error = total_error(swept_totals, scans, scanned());
+        let error = total_error(swept_totals, scans, scanned.iter().copied());
         let seen = self.images.iter().zip(swept_totals).map(|(image, total)| SeenWalks {
             walks: total.walks(),
             saturated: total.saturated_walks,
             reset_share: image.reset_share(),
         });
-        let saturation = estimate_saturation(seen, scanned().map(|(walks, _)| walks).sum());
+        let saturation = estimate_saturation(seen, scanned.iter().map(|(walks, _)| walks).sum());
         let cost = &mut self.profiling_cost;
         cost.misses_error_permille = error.map(|error| (error.relative * 1000.0).round() as u32);
         cost.misses_error_blocks = error.and_then(|error| error.blocks);

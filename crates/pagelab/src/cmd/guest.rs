@@ -5,9 +5,10 @@ pub mod memory;
 pub mod run;
 pub mod setup;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use pagelab_guest::cache::KernelCache;
+use pagelab_guest::kernel::GuestKernel;
 use pagelab_guest::kernel_module::ModuleCache;
 use pagelab_packages::store;
 
@@ -52,8 +53,31 @@ pub fn open_cache(folder: Option<&PathBuf>) -> Result<KernelCache, Failure> {
 }
 
 /// The cache of built modules, beside the kernels.
-pub fn open_module_cache(folder: Option<&PathBuf>) -> Result<ModuleCache, Failure> {
+fn open_module_cache(folder: Option<&PathBuf>) -> Result<ModuleCache, Failure> {
     cache_dir(folder).map(|dir| ModuleCache::in_dir(&dir))
+}
+
+/// Whether a kernel is selected by its path, and not by a series or a package.
+pub fn is_kernel_path(selector: &str) -> bool {
+    selector.contains('/') || Path::new(selector).is_file()
+}
+
+/// pagelab's module for this kernel, which must have been built: a kernel that is not there yet has none.
+/// `selector` is the word for the kernel on the command line.
+pub fn find_own_module(
+    folder: Option<&PathBuf>,
+    selector: &str,
+    kernel: &GuestKernel,
+) -> Result<PathBuf, Failure> {
+    let cache = open_module_cache(folder)?;
+    let module = if kernel.image.is_file() { cache.find_module(kernel)? } else { None };
+    let missing = || {
+        let headers = if selector.contains('/') { " --headers DIR" } else { "" };
+        let action = format_args!("load the module in {}", kernel.release);
+        Failure::cannot(FailureKind::NotAvailable, action, "it was never built for this kernel")
+            .hint(format!("pagelab guest setup --module --kernel {selector}{headers}"))
+    };
+    module.map(|module| module.path).ok_or_else(missing)
 }
 
 fn cache_dir(folder: Option<&PathBuf>) -> Result<PathBuf, Failure> {

@@ -149,7 +149,9 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         return print_plan(&resolved, args.json, args.model).map(|()| Exit::Success as u8);
     }
     let judge = args.judge.request();
-    judge.as_ref().map_or(Ok(()), |judge| judge.check(&resolved.plan, &resolved.recipe))?;
+    if let Some(judge) = &judge {
+        judge.check(&resolved.plan, &resolved.recipe)?;
+    }
     let guests = is_guest.then(|| guest::find_guests(&args.guest, &resolved)).transpose()?;
     if !is_guest {
         recipe_file::check_programs(&resolved)?;

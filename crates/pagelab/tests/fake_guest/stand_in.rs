@@ -94,14 +94,19 @@ impl Stage {
             }
         }
         command.args(options).arg("--").args(words);
+        self.isolate(&mut command);
+        command
+    }
+
+    /// Gives a command pipes, the signals of a new program and a folder of its own for temporary files.
+    pub fn isolate(&self, command: &mut Command) {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        pagelab_sys::spawn::reset_signals(&mut command);
+        pagelab_sys::spawn::reset_signals(command);
         // Files in TMPDIR would be ours.
         fs::create_dir_all(self.path("tmp")).unwrap();
         command.env("TMPDIR", self.path("tmp"));
         // A test that is killed leaves none.
-        pagelab_sys::spawn::die_with_parent(&mut command);
-        command
+        pagelab_sys::spawn::die_with_parent(command);
     }
 
     pub fn run(&self, options: &[&str]) -> Output {

@@ -269,8 +269,7 @@ fn prediction_text(tuned: &TuningResult, tune: &TuningRun, prediction: Predictio
     let (_, within) = measured_gain.speed_up?;
     let base = if from_never.is_some() { " against none at all" } else { "" };
     let against_measured = |foretold: f64| {
-        let within = walks_within;
-        let Some(within) = within else { return "too few rounds to compare".to_owned() };
+        let Some(within) = walks_within else { return "too few rounds to compare".to_owned() };
         if prediction == PredictionBasis::LowerBound && foretold < within.low {
             return "below the measured interval".to_owned();
         }

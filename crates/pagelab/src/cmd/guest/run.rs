@@ -23,6 +23,7 @@ use pagelab_guest::message::StepExit;
 use pagelab_guest::outcome::{FirstMessageCost, GuestOutcome as Guest};
 use pagelab_model::Bytes;
 use pagelab_model::size::{self, format_exact};
+use pagelab_report::style::format_plural;
 
 use super::{guest_command, memory};
 use crate::atomic_file::check_output;
@@ -32,7 +33,7 @@ use crate::output_args::ForceArgs;
 use crate::value_parsers::{Choice, choice, parse_bounded};
 
 /// Default kernel: the long-term kernel of the distribution.
-pub const DEFAULT_KERNEL: &str = "6.1";
+pub const DEFAULT_KERNEL: &str = pagelab_experiment::recipe::KERNEL_DEFAULT;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
@@ -280,7 +281,7 @@ fn guest_shape(args: &Args) -> Result<GuestConfig, Failure> {
 /// Returns the plan, and the cache for its kernel if that must be downloaded first.
 fn resolve_plan(args: &Args, shape: GuestConfig) -> Result<(GuestPlan, Option<KernelCache>), Failure> {
     let name = &args.kernel;
-    let (kernel, fetches_into) = if name.contains('/') || Path::new(name).is_file() {
+    let (kernel, fetches_into) = if super::is_kernel_path(name) {
         let kernel = GuestKernel::open(Path::new(name), args.modules.as_deref());
         (kernel.map_err(output::exit_if_stopped)?, None)
     } else {
@@ -295,7 +296,10 @@ fn resolve_plan(args: &Args, shape: GuestConfig) -> Result<(GuestPlan, Option<Ke
         }
     };
     let mut plan = GuestPlan::new(kernel, shape, vec![JobStep::Pagelab(args.command.clone())]);
-    plan.module = args.module.then(|| find_own_module(args, &plan.kernel)).transpose()?;
+    plan.module = args
+        .module
+        .then(|| super::find_own_module(args.cache.as_ref(), &args.kernel, &plan.kernel))
+        .transpose()?;
     plan.module_lines = args.switch.clone();
     plan.qemu = args.qemu.clone();
     plan.sandbox = !args.no_sandbox;
@@ -320,20 +324,6 @@ fn parse_switch(text: &str) -> Result<String, String> {
     }
 }
 
-/// pagelab's module for this kernel, which must have been built: a kernel that is not there yet has none.
-fn find_own_module(args: &Args, kernel: &GuestKernel) -> Result<PathBuf, Failure> {
-    let cache = super::open_module_cache(args.cache.as_ref())?;
-    let module = if kernel.image.is_file() { cache.find_module(kernel)? } else { None };
-    let missing = || {
-        let is_path = args.kernel.contains('/');
-        let headers = if is_path { " --headers DIR" } else { "" };
-        let action = format_args!("load the module in {}", kernel.release);
-        Failure::cannot(FailureKind::NotAvailable, action, "it was never built for this kernel")
-            .hint(format!("pagelab guest setup --module --kernel {}{headers}", args.kernel))
-    };
-    module.map(|module| module.path).ok_or_else(missing)
-}
-
 fn create_console_file(path: &Path, replaces: bool) -> Result<File, Failure> {
     check_output(path, replaces)?;
     File::create(path).map_err(|error| Failure::cannot_write(path.display(), &error, "file"))
@@ -344,11 +334,9 @@ fn guest_title(plan: &GuestPlan) -> String {
     let GuestConfig { memory, dimms, cpus, nodes, swap, disk, .. } = &plan.config;
     let mut title = format!("{}, {}", plan.kernel.release, format_exact(*memory));
     if let Some(Dimms { count, size }) = dimms {
-        let plural = if *count == 1 { "" } else { "s" };
-        title.push_str(&format!(", {count} DIMM{plural} of {}", format_exact(*size)));
+        title.push_str(&format!(", {} of {}", format_plural(*count, "DIMM"), format_exact(*size)));
     }
-    title.push_str(&format!(", {cpus} CPU"));
-    title.push_str(if *cpus == 1 { "" } else { "s" });
+    title.push_str(&format!(", {}", format_plural(*cpus, "CPU")));
     if *nodes > 1 {
         title.push_str(&format!(", {nodes} nodes"));
     }

@@ -11,7 +11,7 @@ use pagelab_experiment::recipe::{Recipe, TrialPlace};
 use pagelab_experiment::resolve::{ExperimentOverrides, ResolvedExperiment};
 use pagelab_experiment::session::SessionFile;
 use pagelab_guest::accelerator::{Accelerator, AcceleratorChoice};
-use pagelab_guest::boot::{GuestPlan, QEMU};
+use pagelab_guest::boot::{GuestPlan, QEMU, find_qemu};
 use pagelab_guest::disk;
 use pagelab_guest::kernel::GuestKernel;
 use pagelab_guest::kernel_setup::set_up_kernel;
@@ -20,12 +20,12 @@ use pagelab_model::Bytes;
 use pagelab_model::experiment::Plan;
 use pagelab_model::run::Run;
 use pagelab_model::size::{self, format_argument, format_exact};
-use pagelab_packages::program;
+use pagelab_report::style::format_plural;
 use pagelab_study::session::watch_signals;
 
 use super::Args;
 use crate::cmd::guest::run::{ACCELERATORS, choose_accelerator};
-use crate::cmd::guest::{memory, open_cache, open_module_cache};
+use crate::cmd::guest::{find_own_module, is_kernel_path, memory, open_cache};
 use crate::cmd::usage_error;
 use crate::exit::{Failure, FailureKind};
 use crate::output;
@@ -34,8 +34,8 @@ use crate::value_parsers::{Choice, choice, parse_bounded};
 const HEADING: &str = "Guests (docs/guests.md)";
 
 const PLACES: [Choice<TrialPlace>; 2] = [
-    (&["host"], "This machine", TrialPlace::Host),
-    (&["guest"], "A disposable QEMU guest for each trial", TrialPlace::Guest),
+    (&[Plan::HOST], "This machine", TrialPlace::Host),
+    (&[Plan::GUEST], "A disposable QEMU guest for each trial", TrialPlace::Guest),
 ];
 
 /// Options of guests.
@@ -116,7 +116,7 @@ impl GuestArgs {
 
     /// The same options for the trial in the guest.
     fn to_words(&self, is_judged: bool) -> Vec<OsString> {
-        let compares = self.overrides(is_judged).compares_kernels.then(|| "--compares-kernels".into());
+        let compares = is_judged.then(|| "--compares-kernels".into());
         let kernels = self.kernel.iter().flat_map(|kernel| ["--kernel".into(), OsString::from(kernel)]);
         let memory = self.memory.map(|size| ["--memory".into(), OsString::from(format_argument(size))]);
         let cpus = self.cpus.map(|cpus| ["--cpus".into(), OsString::from(cpus.to_string())]);
@@ -135,13 +135,8 @@ fn refuse(options: &[(&str, bool)], reason: &str) -> Result<(), Failure> {
 /// Describes the guest of a variant before its kernel is found.
 pub fn describe(recipe: &Recipe, variant: usize) -> Vec<String> {
     let guest = recipe.required_guest(variant);
-    let plural = if guest.cpus == 1 { "" } else { "s" };
-    let mut text = format!(
-        "a guest with kernel {}, {}, {} CPU{plural}",
-        guest.kernel,
-        format_exact(guest.memory),
-        guest.cpus
-    );
+    let cpus = format_plural(guest.cpus, "CPU");
+    let mut text = format!("a guest with kernel {}, {}, {cpus}", guest.kernel, format_exact(guest.memory));
     for (name, size) in [("swap", guest.swap), ("disk", guest.disk)] {
         text.push_str(&size.map_or_else(String::new, |size| format!(", {name} {}", format_exact(size))));
     }
@@ -183,17 +178,16 @@ impl FoundGuests {
 /// The error lists all problems.
 pub fn find_guests(args: &GuestArgs, resolved: &ResolvedExperiment) -> Result<FoundGuests, Failure> {
     let qemu = args.qemu.clone().unwrap_or_else(|| QEMU.into());
-    program::find_program(&qemu).ok_or_else(|| {
-        let message = format!("cannot find {}; hint: apt-get install qemu-system-x86", qemu.display());
-        Failure::new(FailureKind::NotAvailable, message)
-    })?;
-    let kernels = find_kernels(args, &resolved.recipe)?;
+    find_qemu(&qemu)?;
+    let mut told = SetupProgress::start(false)?;
+    let kernels = find_kernels(args, &resolved.recipe, &mut told)?;
     let mut problems = Vec::new();
     let mut guests = Vec::new();
     for (at, variant) in resolved.recipe.variants.iter().enumerate() {
         let required = resolved.recipe.required_guest(at);
         let Some(kernel) = kernels.get(&required.kernel) else { continue };
-        let module = if required.has_module { find_module(args, kernel)? } else { None };
+        let find_module = || find_own_module(args.cache.as_ref(), &required.kernel, kernel);
+        let module = required.has_module.then(find_module).transpose()?;
         let guest = VariantGuest { required, kernel: kernel.clone(), module };
         let config = guest.config();
         let modules = || guest.kernel.module_files(&config.required_modules()).map(drop);
@@ -209,22 +203,8 @@ pub fn find_guests(args: &GuestArgs, resolved: &ResolvedExperiment) -> Result<Fo
     let largest = guests.iter().map(|guest| guest.config().total_memory()).max().unwrap_or(Bytes(0));
     let lanes = memory::count_lanes(largest, args.lanes.and_then(NonZero::new));
     let lanes = lanes.map_err(|why| Failure::new(FailureKind::NotAvailable, why))?;
-    let accelerator = probe_accelerator(args, guests.first(), &qemu)?;
+    let accelerator = probe_accelerator(args, guests.first(), &qemu, &told)?;
     Ok(FoundGuests { qemu, guests, accelerator, lanes })
-}
-
-/// pagelab's module for this kernel, which must have been built.
-fn find_module(args: &GuestArgs, kernel: &GuestKernel) -> Result<Option<PathBuf>, Failure> {
-    let cache = open_module_cache(args.cache.as_ref())?;
-    match cache.find_module(kernel)? {
-        Some(module) => Ok(Some(module.path)),
-        None => {
-            let action = format_args!("load the module in {}", kernel.release);
-            let failure =
-                Failure::cannot(FailureKind::NotAvailable, action, "it was never built for this kernel");
-            Err(failure.hint("`pagelab guest setup --module --kernel KERNEL` builds it (docs/kmod.md)"))
-        }
-    }
 }
 
 /// The accelerator, after a probe boot of the first guest if KVM was requested.
@@ -232,17 +212,21 @@ fn probe_accelerator(
     args: &GuestArgs,
     guest: Option<&VariantGuest>,
     qemu: &Path,
+    told: &SetupProgress,
 ) -> Result<Accelerator, Failure> {
     let Some(guest) = guest else { return Ok(Accelerator::Tcg) };
     let mut plan = GuestPlan::new(guest.kernel.clone(), guest.config(), Vec::new());
     plan.qemu = qemu.to_owned();
-    choose_accelerator(args.accel.unwrap_or_default(), &mut plan, &SetupProgress::start(false)?)?;
+    choose_accelerator(args.accel.unwrap_or_default(), &mut plan, told)?;
     Ok(plan.accelerator)
 }
 
 /// The kernels of all variants, by the words that select them.
-fn find_kernels(args: &GuestArgs, recipe: &Recipe) -> Result<BTreeMap<String, GuestKernel>, Failure> {
-    let mut told = SetupProgress::start(false)?;
+fn find_kernels(
+    args: &GuestArgs,
+    recipe: &Recipe,
+    told: &mut SetupProgress,
+) -> Result<BTreeMap<String, GuestKernel>, Failure> {
     let mut kernels: BTreeMap<String, GuestKernel> = BTreeMap::new();
     let mut problems: Vec<Failure> = Vec::new();
     for at in 0..recipe.variants.len() {
@@ -250,11 +234,11 @@ fn find_kernels(args: &GuestArgs, recipe: &Recipe) -> Result<BTreeMap<String, Gu
         if kernels.contains_key(&selector) {
             continue;
         }
-        let found = if selector.contains('/') || Path::new(&selector).is_file() {
+        let found = if is_kernel_path(&selector) {
             GuestKernel::open(Path::new(&selector), args.modules.as_deref())
         } else {
             let cache = open_cache(args.cache.as_ref())?;
-            cache.find_kernel(&selector).map_or_else(|| set_up_kernel(&cache, &selector, &mut told), Ok)
+            cache.find_kernel(&selector).map_or_else(|| set_up_kernel(&cache, &selector, told), Ok)
         };
         match found {
             Ok(kernel) => {
@@ -304,10 +288,9 @@ pub fn run_in_guests(
     }
     let runner = GuestRunner {
         qemu: found.qemu,
-        program: None,
         accelerator: found.accelerator,
         lanes: found.lanes,
-        trial_command: [vec!["trial".into()], options],
+        trial_options: options,
     };
     let place = GuestPlace::new(resolved, found.guests, runner, &requested, file.earlier_run());
     super::run_session(plan, &place, &requested, (path, file), (json, judge.as_ref()))
