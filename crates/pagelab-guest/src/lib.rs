@@ -12,7 +12,6 @@ pub mod cache;
 pub mod config;
 pub mod console;
 mod cpio;
-pub mod dimms;
 pub mod disk;
 mod elf;
 pub mod file_receiver;
@@ -29,3 +28,5 @@ pub mod outcome;
 pub mod packet;
 mod paths;
 pub mod qemu;
+
+pub use pagelab_model::dimms;

@@ -7,6 +7,7 @@ pub mod absence;
 pub mod alloc_trace;
 pub mod census;
 pub mod counters;
+pub mod dimms;
 pub mod experiment;
 pub mod extfrag;
 pub mod failed_request;

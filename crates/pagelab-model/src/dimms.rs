@@ -1,7 +1,7 @@
 //! Hot-pluggable memory devices of a guest (DIMMs) that are plugged from the start.
 
-use pagelab_model::Bytes;
-use pagelab_model::size::{self, format_argument, format_exact};
+use crate::Bytes;
+use crate::size::{self, format_argument, format_exact};
 
 /// Memory devices of one size. The kernel finds them through ACPI, above 4 GiB and behind the memory that it
 /// booted with, and adds each as memory blocks.
@@ -41,7 +41,7 @@ impl Dimms {
     }
 
     /// Error for a guest that boots with this memory, in one sentence.
-    pub(crate) fn check(self, memory: Bytes) -> Result<(), String> {
+    pub fn check(self, memory: Bytes) -> Result<(), String> {
         let Dimms { count, size } = self;
         if !(1..=COUNT_MAX).contains(&count) {
             return Err(format!("--dimms: expected 1 to {COUNT_MAX} DIMMs, found {count}"));
