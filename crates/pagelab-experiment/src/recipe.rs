@@ -12,7 +12,7 @@ use pagelab_workloads::options::WorkloadOptions;
 use crate::probe::ProbeSelection;
 use table_fields::{ProblemList, TableFields};
 
-pub use guest::{BootPolicy, GuestOverrides, GuestTable, KERNEL_DEFAULT, LRU_GEN, RequiredGuest, TrialPlace};
+pub use guest::{BootPolicy, GuestLines, GuestOverrides, GuestTable, KERNEL_DEFAULT, LRU_GEN, RequiredGuest, TrialPlace};
 pub use variant::{
     FragmentationTarget, HogKind, MemoryHog, PageCacheState, PinPolicy, SupervisedPlan, ThpMode, Variant,
 };
@@ -78,8 +78,6 @@ pub struct Recipe {
     pub place: TrialPlace,
     /// The guest, if that is their place.
     pub guest: GuestTable,
-    /// The line of `[guest]`.
-    pub guest_line: usize,
 }
 
 /// Changes of a quick run; absent values stay.
@@ -100,7 +98,7 @@ pub struct QuickOverrides {
 /// One problem of a recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecipeProblem {
-    /// The line, from 1.
+    /// The line, from 1; 0 is the command line.
     pub line: usize,
     /// The problem and the expected value, in one phrase.
     pub text: String,
@@ -127,7 +125,10 @@ impl fmt::Display for RecipeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, problem) in self.problems.iter().enumerate() {
             let gap = if number > 0 { "\n" } else { "" };
-            write!(f, "{gap}{}:{}: {}", self.origin, problem.line, problem.text)?;
+            match problem.line {
+                0 => write!(f, "{gap}{}", problem.text)?,
+                line => write!(f, "{gap}{}:{line}: {}", self.origin, problem.text)?,
+            }
         }
         Ok(())
     }
@@ -138,6 +139,12 @@ impl std::error::Error for RecipeError {}
 impl Recipe {
     /// Parses a text from `origin`, and checks all of it.
     pub fn parse(origin: &str, text: &str) -> Result<Recipe, RecipeError> {
+        let (recipe, problems) = Recipe::read(origin, text)?;
+        problems.into_result(origin).map(|()| recipe)
+    }
+
+    /// Parses a text, and returns its problems beside what could be read. An error: it is not TOML.
+    pub(crate) fn read(origin: &str, text: &str) -> Result<(Recipe, ProblemList), RecipeError> {
         let document = parse_table(origin, text, "docs/recipes.md")?;
         let mut problems = ProblemList::default();
         let recipe = read_recipe(&document, origin, text, &mut problems);
@@ -145,7 +152,7 @@ impl Recipe {
         if problems.0.is_empty() {
             check_recipe(&recipe, &mut problems);
         }
-        problems.into_result(origin).map(|()| recipe)
+        Ok((recipe, problems))
     }
 
     /// The recipe with the changes of a quick run.
@@ -199,7 +206,7 @@ fn read_recipe(table: &TomlTable, origin: &str, text: &str, problems: &mut Probl
     let mut fields = TableFields::new(table, "", 1);
     let [name, question, explanation] = read_head(problems, &mut fields);
     let place = guest::read_place(problems, &mut fields);
-    let (guest, guest_line) = guest::read_guest(problems, &mut fields);
+    let guest = guest::read_guest(problems, &mut fields);
     let sequences = [("abba", Sequence::Abba), ("blocks", Sequence::Blocks)];
     let sequence = fields.read_choice(problems, "order", &sequences).unwrap_or(Sequence::Abba);
     let workloads = fields.read_tables(problems, "workload");
@@ -240,7 +247,6 @@ fn read_recipe(table: &TomlTable, origin: &str, text: &str, problems: &mut Probl
             .unwrap_or_default(),
         place,
         guest,
-        guest_line,
     };
     fields.report_unknown_keys(problems);
     recipe

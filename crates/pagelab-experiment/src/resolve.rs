@@ -6,11 +6,12 @@ use std::time::Duration;
 use pagelab_host::paths;
 use pagelab_model::Bytes;
 use pagelab_model::experiment::{EarlyEnd, Plan, PlannedVariant, PlannedWorkload, measures};
+use pagelab_model::guest_size;
 
 pub use crate::gate::PAGELAB;
 use crate::recipe::table_fields::ProblemList;
 use crate::recipe::{
-    Recipe, RecipeError, RecipeProblem, SupervisedPlan, TrialPlace, Workload, WorkloadCommand,
+    HogKind, Recipe, RecipeError, SupervisedPlan, TrialPlace, Variant, Workload, WorkloadCommand,
 };
 use crate::schedule::build_schedule;
 
@@ -21,6 +22,9 @@ const GUEST_SLOWDOWN: u32 = 10;
 /// The share of a trial's time that probes may take in a guest, in multiples of that on a machine: times of
 /// an emulated processor are not the result, and with the share of a machine huge pages are hardly ever seen.
 const GUEST_PROBE_FACTOR: u64 = 20;
+
+/// The line of problems of the command line.
+const COMMAND_LINE: usize = 0;
 
 /// `pagelab apply PLAN -- COMMAND`.
 fn supervised_command(plan: &SupervisedPlan, overrides: bool, mut command: Vec<String>) -> Vec<String> {
@@ -66,35 +70,23 @@ pub struct ResolvedExperiment {
 }
 
 impl ResolvedExperiment {
-    /// Resolves it. An error names the impossible combination.
-    pub fn resolve(
-        mut recipe: Recipe,
+    /// Parses a recipe and resolves it. The error has the problems of its text and those with the command
+    /// line and the place.
+    pub fn parse(
+        origin: &str,
+        text: &str,
         overrides: &ExperimentOverrides,
     ) -> Result<ResolvedExperiment, RecipeError> {
-        if let Some(command) = &overrides.command {
-            recipe = recipe.with_command(command.clone());
-            // Settings for the recipe's own workloads make no sense with another program.
-            recipe.quick_overrides.workloads = None;
-            if let Some(variant) =
-                recipe.variants.iter().find(|v| v.hog.is_some_and(|hog| hog.kind.name() == "thread"))
-            {
-                let text = format!(
-                    "variant {:?} has a hog with how = \"thread\", which works only with built-in workloads; \
-                    hint: use how = \"process\"",
-                    variant.name
-                );
-                let problem = RecipeProblem { line: variant.line.max(1), text };
-                return Err(RecipeError { origin: recipe.origin, problems: vec![problem] });
-            }
-        }
-        if overrides.quick {
-            recipe = recipe.into_quick();
-        }
-        recipe.repeats = overrides.repeats.unwrap_or(recipe.repeats);
-        recipe.time_budget = overrides.time_budget.or(recipe.time_budget);
-        place_recipe(&mut recipe, overrides)?;
-        let plan = build_plan(&recipe);
-        Ok(ResolvedExperiment { recipe, plan })
+        let (recipe, problems) = Recipe::read(origin, text)?;
+        resolve_read(recipe, problems, overrides)
+    }
+
+    /// Resolves it. An error names the impossible combinations.
+    pub fn resolve(
+        recipe: Recipe,
+        overrides: &ExperimentOverrides,
+    ) -> Result<ResolvedExperiment, RecipeError> {
+        resolve_read(recipe, ProblemList::default(), overrides)
     }
 
     /// Options of a built-in workload under a variant.
@@ -151,38 +143,77 @@ impl ResolvedExperiment {
     }
 }
 
-/// Applies the place and its guest, and checks that the recipe can run there.
-fn place_recipe(recipe: &mut Recipe, overrides: &ExperimentOverrides) -> Result<(), RecipeError> {
+/// Resolves a recipe that has these problems so far.
+fn resolve_read(
+    mut recipe: Recipe,
+    mut problems: ProblemList,
+    overrides: &ExperimentOverrides,
+) -> Result<ResolvedExperiment, RecipeError> {
+    if let Some(command) = &overrides.command {
+        recipe = recipe.with_command(command.clone());
+        // Settings for the recipe's own workloads make no sense with another program.
+        recipe.quick_overrides.workloads = None;
+        let has_thread = |variant: &&Variant| variant.hog.is_some_and(|hog| hog.kind == HogKind::Thread);
+        if let Some(variant) = recipe.variants.iter().find(has_thread) {
+            let text = format!(
+                "variant {:?} has a hog with how = \"thread\", which works only with built-in workloads; \
+                 hint: use how = \"process\"",
+                variant.name
+            );
+            problems.add(variant.line.max(1), text);
+        }
+    }
+    if overrides.quick {
+        recipe = recipe.into_quick();
+    }
+    recipe.repeats = overrides.repeats.unwrap_or(recipe.repeats);
+    recipe.time_budget = overrides.time_budget.or(recipe.time_budget);
+    apply_guest(&mut recipe, overrides, &mut problems);
+    recipe.check_for_place(recipe.place, &mut problems);
+    problems.into_result(&recipe.origin)?;
+    if recipe.place == TrialPlace::Guest {
+        adapt_to_guest(&mut recipe);
+    }
+    let plan = build_plan(&recipe);
+    Ok(ResolvedExperiment { recipe, plan })
+}
+
+/// Applies the place, and the guest of the command line.
+fn apply_guest(recipe: &mut Recipe, overrides: &ExperimentOverrides, problems: &mut ProblemList) {
     recipe.place = overrides.place.unwrap_or(recipe.place);
     let guest = &mut recipe.guest;
-    guest.memory = overrides.guest_memory.or(guest.memory);
+    if let Some(memory) = overrides.guest_memory {
+        guest.memory = Some(memory);
+        if let Err(why) = guest_size::check_memory(memory) {
+            problems.add(COMMAND_LINE, format!("--memory: {why}"));
+        }
+    }
     guest.cpus = overrides.guest_cpus.or(guest.cpus);
     if !overrides.kernels.is_empty() {
         guest.kernels.clone_from(&overrides.kernels);
+        guest.lines.kernel = COMMAND_LINE;
     }
     if overrides.compares_kernels && guest.kernels.len() > 1 {
         let baseline = recipe.baseline.min(recipe.variants.len().saturating_sub(1));
         recipe.variants = recipe.variants.drain(..).skip(baseline).take(1).collect();
         recipe.baseline = 0;
     }
-    let mut problems = ProblemList::default();
-    recipe.check_for_place(recipe.place, &mut problems);
-    problems.into_result(&recipe.origin)?;
-    if recipe.place == TrialPlace::Guest {
-        recipe.cross_kernels();
-        recipe.probes.share_permille = recipe.probes.share_permille.saturating_mul(GUEST_PROBE_FACTOR);
-        recipe.time_limit *= GUEST_SLOWDOWN;
-        for workload in &mut recipe.workloads {
-            let [limit, duration] = [workload.time_limit, workload.duration];
-            workload.time_limit = limit.map(|time| time * GUEST_SLOWDOWN);
-            workload.duration = duration.map(|time| time * GUEST_SLOWDOWN);
-        }
+}
+
+/// Each variant with each kernel, and the times of an emulated processor.
+fn adapt_to_guest(recipe: &mut Recipe) {
+    recipe.cross_kernels();
+    recipe.probes.share_permille = recipe.probes.share_permille.saturating_mul(GUEST_PROBE_FACTOR);
+    recipe.time_limit *= GUEST_SLOWDOWN;
+    for workload in &mut recipe.workloads {
+        let [limit, duration] = [workload.time_limit, workload.duration];
+        workload.time_limit = limit.map(|time| time * GUEST_SLOWDOWN);
+        workload.duration = duration.map(|time| time * GUEST_SLOWDOWN);
     }
-    Ok(())
 }
 
 fn build_plan(recipe: &Recipe) -> Plan {
-    let variant = |(at, variant): (usize, &crate::recipe::Variant)| {
+    let variant = |(at, variant): (usize, &Variant)| {
         let combined = recipe.workloads.iter().enumerate().filter(|(of, _)| recipe.is_combined(*of, at));
         let asks_for_huge_pages =
             combined.map(|(_, workload)| variant.asks_for_huge_pages(workload.given_options()));

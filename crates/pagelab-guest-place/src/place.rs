@@ -56,7 +56,6 @@ impl VariantGuest {
     pub fn config(&self) -> GuestConfig {
         let RequiredGuest { memory, cpus, append, swap, disk, dimms, .. } = self.required.clone();
         let cgroup = Some(CgroupConfig { version: CgroupVersion::V2, limit_bytes: None });
-        let dimms = dimms.map(|(count, size)| Dimms { count, size });
         GuestConfig { memory, dimms, cpus, nodes: 1, append, swap, disk, cgroup }
     }
 
@@ -69,7 +68,7 @@ impl VariantGuest {
             self.kernel.release,
             format_exact(*memory)
         );
-        if let Some((count, size)) = dimms {
+        if let Some(Dimms { count, size }) = dimms {
             let plural = if *count == 1 { "" } else { "s" };
             text.push_str(&format!(", {count} DIMM{plural} of {}", format_exact(*size)));
         }

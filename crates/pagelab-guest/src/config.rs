@@ -1,6 +1,7 @@
 //! Configuration of a guest: memory, CPUs, nodes, kernel command line, swap, disk, control groups.
 
 use pagelab_model::Bytes;
+use pagelab_model::guest_size::{self, CPUS_MAX, MEMORY_UNIT};
 use pagelab_model::size::format_exact;
 
 use crate::dimms::Dimms;
@@ -27,14 +28,9 @@ pub struct GuestConfig {
     pub cgroup: Option<CgroupConfig>,
 }
 
-/// A guest with less does not boot a distribution's kernel and hold pagelab.
-pub const MEMORY_MIN: Bytes = Bytes(96 << 20);
-const MEMORY_MAX: Bytes = Bytes(1 << 40);
-const CPUS_MAX: u32 = 64;
 const NODES_MAX: u32 = 16;
-const DISK_MAX: Bytes = Bytes(1 << 40);
-const DISK_MIN: Bytes = Bytes(8 << 20);
-const MEBIBYTE: u64 = 1 << 20;
+/// Memory that each node has at least, in MiB.
+const NODE_MEBIBYTES_MIN: u64 = 32;
 /// The word on the kernel's command line, and its value, by which PID 1 knows that it is in a guest.
 pub const MARKER_NAME: &str = "pagelab_guest";
 /// See [`MARKER_NAME`].
@@ -45,8 +41,6 @@ const HOTPLUG_STATE: &str = "memhp_default_state";
 /// buffers (arch/x86/kernel/pci-dma.c, `pci_swiotlb_detect`). No device of a guest needs any: 2048 slots of 2
 /// KiB are 4 MiB.
 const SMALL_BOUNCE_BUFFERS: &str = "swiotlb=2048 ";
-/// COMMAND_LINE_SIZE of x86 is 2048, our own words included.
-const APPEND_MAX: usize = 1900;
 
 /// A guest with 1 GiB, one processor and one node, and nothing else.
 impl Default for GuestConfig {
@@ -68,38 +62,30 @@ impl GuestConfig {
     /// Error of the configuration, in one sentence with a hint.
     pub fn check(&self) -> Result<(), String> {
         let GuestConfig { memory, cpus, nodes, .. } = *self;
-        if memory < MEMORY_MIN || memory > MEMORY_MAX {
-            let (least, most) = (format_exact(MEMORY_MIN), format_exact(MEMORY_MAX));
-            return Err(format!("--memory: expected {least} to {most}, found {}", format_exact(memory)));
-        }
+        let named = |option: &str, checked: Result<(), String>| {
+            checked.map_err(|why| format!("--{option}: {why}"))
+        };
+        named("memory", guest_size::check_memory(memory))?;
         if !(1..=CPUS_MAX).contains(&cpus) {
             return Err(format!("--cpus: expected 1 to {CPUS_MAX}, found {cpus}"));
         }
         if !(1..=NODES_MAX).contains(&nodes) {
             return Err(format!("--nodes: expected 1 to {NODES_MAX}, found {nodes}"));
         }
-        if memory.0 % MEBIBYTE != 0 || memory.0 / MEBIBYTE < u64::from(nodes) * 32 {
+        if memory.0 / MEMORY_UNIT.0 < u64::from(nodes) * NODE_MEBIBYTES_MIN {
             return Err(format!(
-                "memory is divided evenly in whole MiB, at least 32 per node: {} is too little for {nodes} \
-                 nodes",
+                "memory is divided evenly in whole MiB, at least {NODE_MEBIBYTES_MIN} per node: {} is too \
+                 little for {nodes} nodes",
                 format_exact(memory)
             ));
         }
-        self.dimms.map_or(Ok(()), |dimms| dimms.check(memory))?;
+        if let Some(dimms) = self.dimms {
+            named("dimms", dimms.check_size().and_then(|()| dimms.check_beside(memory)))?;
+        }
         for (name, size) in [("swap", self.swap), ("disk", self.disk)] {
-            if let Some(size) = size.filter(|size| !(DISK_MIN..=DISK_MAX).contains(size) || size.0 % 512 != 0)
-            {
-                let least = format_exact(DISK_MIN);
-                return Err(format!(
-                    "--{name}: expected at least {least} and a multiple of 512 bytes, found {}",
-                    format_exact(size)
-                ));
-            }
+            named(name, size.map_or(Ok(()), guest_size::check_disk))?;
         }
-        if self.append.len() > APPEND_MAX || self.append.chars().any(char::is_control) {
-            return Err(format!("--append: expected one line of at most {APPEND_MAX} bytes"));
-        }
-        Ok(())
+        named("append", guest_size::check_append(&self.append))
     }
 
     /// Memory and DIMMs: what the host must have.
@@ -140,7 +126,7 @@ impl GuestConfig {
     /// Memory and processors of each node.
     pub fn split_by_node(&self) -> Vec<(Bytes, std::ops::Range<u32>)> {
         let nodes = self.nodes.max(1);
-        let mebibytes = self.memory.0 / MEBIBYTE;
+        let mebibytes = self.memory.0 / MEMORY_UNIT.0;
         let mut cpu = 0;
         let share = |whole: u64, node: u32| {
             whole / u64::from(nodes) + u64::from(u64::from(node) < whole % u64::from(nodes))
@@ -148,7 +134,7 @@ impl GuestConfig {
         let node = |node: u32| {
             let first = cpu;
             cpu += share(u64::from(self.cpus), node) as u32;
-            (Bytes(share(mebibytes, node) * MEBIBYTE), first..cpu)
+            (Bytes(share(mebibytes, node) * MEMORY_UNIT.0), first..cpu)
         };
         (0..nodes).map(node).collect()
     }
@@ -175,12 +161,12 @@ mod tests {
             (GuestConfig { cpus: 0, ..shape() }, "--cpus: expected 1 to 64, found 0"),
             (GuestConfig { nodes: 17, ..shape() }, "--nodes: expected 1 to 16, found 17"),
             (GuestConfig { memory: mebibytes(128), nodes: 8, ..shape() }, "128 MiB is too little for 8"),
-            (GuestConfig { memory: Bytes((512 << 20) + 1), ..shape() }, "536870913 bytes is too little"),
+            (GuestConfig { memory: Bytes((512 << 20) + 1), ..shape() }, "--memory: expected a multiple of 1 MiB, found 536870913 bytes"),
             (
                 GuestConfig { dimms: Some(Dimms { count: 1, size: mebibytes(64) }), ..shape() },
                 "--dimms: expected a size that is a multiple of 128 MiB",
             ),
-            (GuestConfig { swap: Some(Bytes(5)), ..shape() }, "--swap: expected at least 8 MiB"),
+            (GuestConfig { swap: Some(Bytes(5)), ..shape() }, "--swap: expected 8 MiB to 1 TiB and a multiple of 512 bytes, found 5 bytes"),
             (GuestConfig { append: "a\nb".into(), ..shape() }, "expected one line"),
         ] {
             let said = shape.check().unwrap_err();

@@ -5,7 +5,7 @@ use crate::size::{self, format_argument, format_exact};
 
 /// Memory devices of one size. The kernel finds them through ACPI, above 4 GiB and behind the memory that it
 /// booted with, and adds each as memory blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Dimms {
     /// How many.
     pub count: u32,
@@ -40,24 +40,29 @@ impl Dimms {
         Bytes(self.size.0.saturating_mul(u64::from(self.count)))
     }
 
-    /// Error for a guest that boots with this memory, in one sentence.
-    pub fn check(self, memory: Bytes) -> Result<(), String> {
+    /// Error of the number and the size, in one sentence.
+    pub fn check_size(self) -> Result<(), String> {
         let Dimms { count, size } = self;
         if !(1..=COUNT_MAX).contains(&count) {
-            return Err(format!("--dimms: expected 1 to {COUNT_MAX} DIMMs, found {count}"));
+            return Err(format!("expected 1 to {COUNT_MAX} DIMMs, found {count}"));
         }
         if size.0 == 0 || size.0 % MEMORY_BLOCK.0 != 0 {
             return Err(format!(
-                "--dimms: expected a size that is a multiple of {}, the size of a memory block, found {}",
+                "expected a size that is a multiple of {}, the size of a memory block, found {}",
                 format_exact(MEMORY_BLOCK),
                 format_exact(size)
             ));
         }
+        Ok(())
+    }
+
+    /// Error for a guest that boots with this memory, in one sentence.
+    pub fn check_beside(self, memory: Bytes) -> Result<(), String> {
         let total = self.total();
         let whole = Bytes(memory.0.saturating_add(total.0));
         if whole > TOTAL_MAX {
             return Err(format!(
-                "--dimms: expected at most {} together with --memory, found {}",
+                "expected at most {} together with the memory, found {}",
                 format_exact(TOTAL_MAX),
                 format_exact(whole)
             ));
@@ -66,7 +71,7 @@ impl Dimms {
         if needed > memory.0 / STRUCT_PAGE_DIVISOR {
             let least = Bytes(needed.saturating_mul(STRUCT_PAGE_DIVISOR));
             return Err(format!(
-                "--dimms: the kernel needs {} of --memory for {} of DIMMs; hint: use --memory {} or more",
+                "the kernel needs {} of memory for {} of DIMMs; hint: use {} of memory or more",
                 format_exact(Bytes(needed)),
                 format_exact(total),
                 format_argument(least)
@@ -98,21 +103,24 @@ mod tests {
 
     #[test]
     fn dimms_that_no_kernel_can_use_are_refused_in_words() {
-        let check = |text: &str, memory: u64| Dimms::parse(text).unwrap().check(Bytes(memory << 20));
+        let check = |text: &str, memory: u64| {
+            let dimms = Dimms::parse(text)?;
+            dimms.check_size().and_then(|()| dimms.check_beside(Bytes(memory << 20)))
+        };
         for (text, memory) in [("1x128M", 96), ("256x128M", 1024), ("256x1G", 8192), ("1x384M", 512)] {
             assert_eq!(check(text, memory), Ok(()), "{text}");
         }
         for (text, memory, said) in [
-            ("0x128M", 512, "--dimms: expected 1 to 256 DIMMs, found 0"),
+            ("0x128M", 512, "expected 1 to 256 DIMMs, found 0"),
             ("257x128M", 512, "found 257"),
             ("1x64M", 512, "a multiple of 128 MiB, the size of a memory block, found 64 MiB"),
             ("1x0", 512, "found 0 bytes"),
             ("1x200M", 512, "found 200 MiB"),
-            ("256x2G", 65536, "at most 512 GiB together with --memory, found 576 GiB"),
+            ("256x2G", 65536, "at most 512 GiB together with the memory, found 576 GiB"),
             ("256x16E", 65536, "expected "),
-            ("256x128M", 512, "needs 512 MiB of --memory for 32 GiB of DIMMs; hint: use --memory 1G"),
+            ("256x128M", 512, "needs 512 MiB of memory for 32 GiB of DIMMs; hint: use 1G of memory"),
         ] {
-            let refused = Dimms::parse(text).and_then(|dimms| dimms.check(Bytes(memory << 20))).unwrap_err();
+            let refused = check(text, memory).unwrap_err();
             assert!(refused.contains(said), "{text}: {refused}");
         }
     }

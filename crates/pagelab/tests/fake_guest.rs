@@ -481,7 +481,7 @@ fn invalid_arguments_are_refused_before_the_start() {
         ),
         (&["--give", "/sys/kernel/mm/transparent_hugepage/enabled"], 3, "copy it and give the copy"),
         (&["--cgroup", "none", "--cgroup-limit", "64M"], 2, "requires --cgroup v2 or v1"),
-        (&["--disk", "5"], 2, "--disk: expected at least 8 MiB"),
+        (&["--disk", "5"], 2, "--disk: expected 8 MiB to 1 TiB"),
         (&["--accel", "hvf"], 2, "possible values: tcg, kvm, auto"),
         (&["--dimms", "2"], 2, "expected COUNTxSIZE, for example 8x128M"),
         (&["--dimms", "257x128M"], 2, "--dimms: expected 1 to 256 DIMMs, found 257"),

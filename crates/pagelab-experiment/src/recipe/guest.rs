@@ -1,8 +1,10 @@
 //! `[guest]`: the disposable guest in which trials run, and the keys of a variant for it.
 
-use pagelab_model::Bytes;
+use pagelab_model::dimms::Dimms;
 use pagelab_model::experiment::Plan;
-use pagelab_model::size::{self, format_argument};
+use pagelab_model::guest_size::{self, CPUS_MAX};
+use pagelab_model::Bytes;
+use pagelab_model::size::format_argument;
 
 use super::table_fields::{ProblemList, TableFields};
 use super::{Recipe, Variant, WorkloadCommand};
@@ -21,7 +23,6 @@ const MEMORY_TO_EVICT: Bytes = Bytes(192 << 20);
 const MEMORY_STEP: u64 = 32 << 20;
 /// Size of the disk, of which only what is written takes space on the host.
 const DISK_DEFAULT: Bytes = Bytes(8 << 30);
-const CPUS_MAX: u64 = 64;
 /// The key of the multi-generational LRU among the settings, which is no sysctl.
 pub const LRU_GEN: &str = "lru_gen";
 
@@ -59,12 +60,23 @@ pub struct GuestTable {
     pub swap: Option<Bytes>,
     /// Size of the ext4 disk; `Some(0)`: none.
     pub disk: Option<Bytes>,
-    /// Hot-pluggable memory devices: how many, and the size of each.
-    pub dimms: Option<(u32, Bytes)>,
+    /// Hot-pluggable memory devices.
+    pub dimms: Option<Dimms>,
     /// The trials that share a boot.
     pub boot: Option<BootPolicy>,
     /// Sysctls, and `lru_gen`.
     pub settings: Vec<(String, String)>,
+    /// Lines of its keys.
+    pub lines: GuestLines,
+}
+
+/// Lines of keys that are checked together with others; 0: from the command line, or absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GuestLines {
+    /// That of `kernel`.
+    pub kernel: usize,
+    /// That of `dimms`.
+    pub dimms: usize,
 }
 
 /// The guest of a variant, where it differs from that of the experiment.
@@ -101,8 +113,8 @@ pub struct RequiredGuest {
     pub swap: Option<Bytes>,
     /// Size of the ext4 disk.
     pub disk: Option<Bytes>,
-    /// Hot-pluggable memory devices: how many, and the size of each.
-    pub dimms: Option<(u32, Bytes)>,
+    /// Hot-pluggable memory devices.
+    pub dimms: Option<Dimms>,
     /// Sysctls and `lru_gen`, which a trial sets and nothing restores.
     pub settings: Vec<(String, String)>,
     /// Whether pagelab's kernel module is loaded: in all guests if a variant uses one of its features.
@@ -251,7 +263,7 @@ impl Recipe {
         }
         for (at, kernel) in self.guest.kernels.iter().enumerate() {
             if self.guest.kernels[..at].contains(kernel) {
-                problems.add(self.guest_line, format!("guest: kernel {kernel} is given twice"));
+                problems.add(self.guest.lines.kernel, format!("guest: kernel {kernel} is given twice"));
             }
         }
     }
@@ -272,10 +284,34 @@ impl Recipe {
             let text = format!("kernelcore: expected less than the guest's memory ({memory}), found {size}");
             variant.add_problem(problems, text);
         }
+        self.check_sizes(variant, &guest, problems);
         if variant.guest.kernel.is_some() && self.guest.kernels.len() > 1 {
             let text =
                 "kernel: the experiment already compares kernels; hint: remove kernel or use one --kernel";
             variant.add_problem(problems, text);
+        }
+    }
+
+    /// Sizes that depend on each other, or on the workloads. Those of one key were checked when it was read.
+    fn check_sizes(&self, variant: &Variant, guest: &RequiredGuest, problems: &mut ProblemList) {
+        let is_stated = self.guest.memory.is_some() || variant.guest.memory.is_some();
+        if let Err(why) = guest_size::check_memory(guest.memory)
+            && !is_stated
+        {
+            variant.add_problem(problems, format!("memory for its workloads: {why}"));
+        }
+        let is_each_valid =
+            [&self.guest.append, &variant.guest.append].iter().all(|of| guest_size::check_append(of).is_ok());
+        if let Err(why) = guest_size::check_append(&guest.append)
+            && is_each_valid
+        {
+            variant.add_problem(problems, format!("append, together with that of [guest]: {why}"));
+        }
+        if let Some(dimms) = self.guest.dimms.filter(|dimms| dimms.check_size().is_ok())
+            && let Err(why) = dimms.check_beside(guest.memory)
+        {
+            let named = format!("guest: dimms: with variant {:?}: {why}", variant.name);
+            problems.add(self.guest.lines.dimms, named);
         }
     }
 
@@ -309,43 +345,53 @@ pub(super) fn read_place(problems: &mut ProblemList, fields: &mut TableFields<'_
     fields.read_choice(problems, "place", &TrialPlace::NAMES).unwrap_or_default()
 }
 
-/// `[guest]`, and its line.
-pub(super) fn read_guest(problems: &mut ProblemList, fields: &mut TableFields<'_>) -> (GuestTable, usize) {
-    let line = fields.line_of("guest");
-    let Some(mut fields) = fields.read_table(problems, "guest") else { return (GuestTable::default(), line) };
+/// `[guest]`.
+pub(super) fn read_guest(problems: &mut ProblemList, fields: &mut TableFields<'_>) -> GuestTable {
+    let Some(mut fields) = fields.read_table(problems, "guest") else { return GuestTable::default() };
     let table = GuestTable {
         kernels: fields.read_one_or_more(problems, "kernel"),
-        memory: fields.read_size(problems, "memory"),
-        cpus: fields.read_count(problems, "cpus", (1, CPUS_MAX)),
-        append: fields.read_string(problems, "append").unwrap_or_default(),
+        memory: read_memory(problems, &mut fields),
+        cpus: fields.read_count(problems, "cpus", (1, u64::from(CPUS_MAX))),
+        append: read_append(problems, &mut fields),
         swap: fields.read_size(problems, "swap"),
         disk: fields.read_size_or_none(problems, "disk"),
         dimms: read_dimms(problems, &mut fields),
         boot: fields.read_choice(problems, "boot", &BootPolicy::NAMES),
         settings: read_settings(problems, &mut fields),
+        lines: GuestLines { kernel: fields.line_of("kernel"), dimms: fields.line_of("dimms") },
     };
+    for (key, size) in [("swap", table.swap), ("disk", table.disk.filter(|size| size.0 > 0))] {
+        fields.report_value(problems, key, size.map_or(Ok(()), guest_size::check_disk));
+    }
     fields.report_unknown_keys(problems);
-    (table, line)
+    table
+}
+
+fn read_memory(problems: &mut ProblemList, fields: &mut TableFields<'_>) -> Option<Bytes> {
+    let memory = fields.read_size(problems, "memory")?;
+    fields.report_value(problems, "memory", guest_size::check_memory(memory));
+    Some(memory)
+}
+
+fn read_append(problems: &mut ProblemList, fields: &mut TableFields<'_>) -> String {
+    let words = fields.read_string(problems, "append").unwrap_or_default();
+    fields.report_value(problems, "append", guest_size::check_append(&words));
+    words
 }
 
 /// `"8x128M"`.
-fn read_dimms(problems: &mut ProblemList, fields: &mut TableFields<'_>) -> Option<(u32, Bytes)> {
-    let (text, line) = fields.read_text(problems, "dimms")?;
-    let parts = text.split_once('x');
-    let dimms = parts.and_then(|(count, size)| Some((count.parse().ok()?, size::parse_nonzero(size).ok()?)));
-    if dimms.is_none() {
-        let named = fields.describe_key("dimms");
-        problems.add(line, format!("{named}: expected COUNTxSIZE, for example 8x128M, found {text:?}"));
-    }
-    dimms
+fn read_dimms(problems: &mut ProblemList, fields: &mut TableFields<'_>) -> Option<Dimms> {
+    let dimms = fields.read_parsed(problems, "dimms", Dimms::parse)?;
+    fields.report_value(problems, "dimms", dimms.check_size());
+    Some(dimms)
 }
 
 /// The keys of a variant for its guest.
 pub(super) fn read_overrides(problems: &mut ProblemList, fields: &mut TableFields<'_>) -> GuestOverrides {
     GuestOverrides {
         kernel: fields.read_string(problems, "kernel"),
-        memory: fields.read_size(problems, "memory"),
-        append: fields.read_string(problems, "append").unwrap_or_default(),
+        memory: read_memory(problems, fields),
+        append: read_append(problems, fields),
         kernelcore: fields.read_size(problems, "kernelcore"),
         settings: read_settings(problems, fields),
         module_features: MODULE_FEATURES
@@ -420,7 +466,7 @@ mod tests {
             append: "a=1".to_owned(),
             swap: None,
             disk: None,
-            dimms: Some((2, Bytes(128 << 20))),
+            dimms: Some(Dimms { count: 2, size: Bytes(128 << 20) }),
             settings,
             has_module: true,
             module_features: Vec::new(),
@@ -519,11 +565,37 @@ mod tests {
     }
 
     #[test]
+    fn wrong_sizes_are_told_all_at_once_with_line_and_key() {
+        let text = format!(
+            "{HEAD}[guest]\nmemory = \"64M\"\nswap = \"4M\"\ndisk = \"2T\"\ndimms = \"2x100M\"\n\
+             [[variant]]\nname = \"a\"\n[[variant]]\nname = \"b\"\nmemory = \"2T\"\n\
+             [[variant]]\nname = \"c\"\nmemory = \"128.5M\"\n"
+        );
+        let said = Recipe::parse("x", &text).unwrap_err().to_string();
+        expect_test::expect![[r#"
+            x:7: guest: memory: expected 96 MiB to 1 TiB, found 64 MiB
+            x:8: guest: swap: expected 8 MiB to 1 TiB and a multiple of 512 bytes, found 4 MiB
+            x:9: guest: disk: expected 8 MiB to 1 TiB and a multiple of 512 bytes, found 2 TiB
+            x:10: guest: dimms: expected a size that is a multiple of 128 MiB, the size of a memory block, found 100 MiB
+            x:15: variant "b": memory: expected 96 MiB to 1 TiB, found 2 TiB
+            x:18: variant "c": memory: expected a multiple of 1 MiB, found 134742016 bytes"#]]
+        .assert_eq(&said);
+        // Together with what the place and the command line add.
+        let text = format!(
+            "{HEAD}[guest]\nswap = \"4M\"\ndimms = \"256x128M\"\n[[variant]]\nname = \"a\"\n\
+             [[variant]]\nname = \"b\"\nkernelcore = \"3T\"\n"
+        );
+        let overrides = ExperimentOverrides { guest_memory: Some(Bytes(1)), ..in_guest() };
+        let said = ResolvedExperiment::parse("x", &text, &overrides).unwrap_err().to_string();
+        expect_test::expect![[r#""#]].assert_eq(&said);
+    }
+
+    #[test]
     fn wrong_values_name_key_and_line() {
         for (keys, said) in [
             ("place = \"moon\"\n", "place: expected one of host, guest, found \"moon\""),
             ("[guest]\nboot = \"never\"\n", "guest: boot: expected one of trial, round"),
-            ("[guest]\ndimms = \"128M\"\n", "guest: dimms: expected COUNTxSIZE, for example 8x128M"),
+            ("[guest]\ndimms = \"128M\"\n", "x:4: guest: dimms: expected COUNTxSIZE, for example 8x128M"),
             ("[guest]\nkernel = 6\n", "guest: kernel: expected a string or a list of strings"),
             ("[guest]\nsettings = { swappiness = 1 }\n", "settings: expected a sysctl such as"),
             ("[guest]\nsettings = { \"vm..x\" = 1 }\n", "settings: expected a sysctl such as"),

@@ -175,7 +175,8 @@ impl<'d> TableFields<'d> {
         share.map_err(|why| problems.add(item.line, format!("{}: {why}", self.describe_key(key)))).ok()
     }
 
-    fn read_parsed<T>(
+    /// A text that this parser accepts.
+    pub fn read_parsed<T>(
         &mut self,
         problems: &mut ProblemList,
         key: &'static str,
@@ -196,6 +197,14 @@ impl<'d> TableFields<'d> {
     /// Bytes such as `512M`.
     pub fn read_size(&mut self, problems: &mut ProblemList, key: &'static str) -> Option<Bytes> {
         self.read_parsed(problems, key, size::parse_nonzero)
+    }
+
+    /// Reports the problem of a value that was read, in one phrase that says what was found. The value stays,
+    /// so that checks of several keys tell nothing else of it.
+    pub fn report_value(&mut self, problems: &mut ProblemList, key: &'static str, checked: Result<(), String>) {
+        if let Err(why) = checked {
+            problems.add(self.line_of(key), format!("{}: {why}", self.describe_key(key)));
+        }
     }
 
     /// A size, or `"none"`, which is 0.
