@@ -167,6 +167,8 @@ pub enum LossKind {
     Rejected,
     /// This machine does not have the place.
     NotAvailable,
+    /// The disk of this machine is full.
+    DiskFull,
     /// A defect of the place.
     Defect,
 }

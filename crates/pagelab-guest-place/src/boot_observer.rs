@@ -4,9 +4,12 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use pagelab_experiment::place::{GroupEvent, PlaceEvent};
+use pagelab_experiment::recipe::RequiredGuest;
 use pagelab_guest::boot::GuestObserver;
 use pagelab_guest::console::ConsoleTail;
+use pagelab_guest::disk;
 use pagelab_guest::outcome::{FirstMessageCost, StepEnd};
+use pagelab_model::experiment::TrialEnd;
 
 use crate::trial_end;
 
@@ -33,20 +36,26 @@ pub struct BootObserver<'o> {
     /// Whether the current trial exceeded its limit, so that the guest is ended.
     pub is_overdue: bool,
     is_refused: bool,
+    /// Whether the guest has disks of the host.
+    has_disks: bool,
+    /// Whether a trial failed while the host had no space for a disk: its end says nothing.
+    pub is_host_full: bool,
 }
 
 impl<'o> BootObserver<'o> {
     /// An observer of a boot for these slots.
     pub fn new(
         slots: &'o [usize],
-        is_memory_varied: bool,
+        guest: &RequiredGuest,
         keep_going: &'o mut dyn FnMut(u32) -> bool,
         report: &'o mut dyn FnMut(GroupEvent) -> bool,
         (stop_signal, limits): (&'o dyn Fn() -> Option<i32>, Vec<Duration>),
     ) -> BootObserver<'o> {
         BootObserver {
             slots,
-            is_memory_varied,
+            is_memory_varied: guest.is_memory_varied,
+            has_disks: guest.swap.is_some() || guest.disk.is_some(),
+            is_host_full: false,
             keep_going,
             report,
             stop_signal,
@@ -99,6 +108,10 @@ impl GuestObserver for BootObserver<'_> {
         let Some(&slot) = step.checked_sub(1).and_then(|trial| self.slots.get(trial)) else { return };
         let mut finished = trial_end::of_step(slot, end, self.console.tail(), self.is_memory_varied);
         finished.events.append(&mut self.notes);
+        if self.has_disks && finished.trial.end != TrialEnd::Done && disk::is_host_full() {
+            (self.is_host_full, self.is_refused) = (true, true);
+            return;
+        }
         self.ended += 1;
         self.is_refused |= !(self.report)(GroupEvent::Ended(Box::new(finished)));
     }

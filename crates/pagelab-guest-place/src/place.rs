@@ -19,13 +19,14 @@ use pagelab_guest::accelerator::Accelerator;
 use pagelab_guest::boot::{GuestPlan, run_guest};
 use pagelab_guest::config::GuestConfig;
 use pagelab_guest::dimms::Dimms;
+use pagelab_guest::disk;
 use pagelab_guest::job::{CgroupConfig, CgroupVersion, JobStep, WORK_DIR};
 use pagelab_guest::kernel::GuestKernel;
 use pagelab_guest::outcome::{GuestOutcome, LossReason};
 use pagelab_model::experiment::{Plan, ScheduleSlot, TrialEnd, TrialRole};
 use pagelab_model::run::Run;
 use pagelab_model::size::format_exact;
-use pagelab_model::{Bytes, FailureKind};
+use pagelab_model::{Bytes, Failure, FailureKind};
 use pagelab_runfile::Error;
 
 use crate::boot_observer::BootObserver;
@@ -218,14 +219,18 @@ impl<'p> GuestPlace<'p> {
     ) -> Result<usize, LostTrial> {
         let limits = self.limits(slots);
         let plan = self.boot_plan(slots, &limits)?;
-        let is_memory_varied = self.guest_of(slots[0])?.required.is_memory_varied;
+        let required = &self.guest_of(slots[0])?.required;
+        let is_memory_varied = required.is_memory_varied;
         let stop_signal = || (self.stop)();
         let host = (&stop_signal as &dyn Fn() -> Option<i32>, limits.clone());
-        let mut observer = BootObserver::new(slots, is_memory_varied, keep_going, report, host);
+        let mut observer = BootObserver::new(slots, required, keep_going, report, host);
         observer.start_first();
         let outcome = run_guest(&plan, &mut observer);
         let (ended, is_overdue) = (observer.ended, observer.is_overdue);
         self.has_booted.fetch_or(observer.has_booted, Ordering::Relaxed);
+        if observer.is_host_full {
+            return Err(disk_full(&disk::host_disk_full()));
+        }
         let console = observer.console().to_vec();
         let Some(&slot) = slots.get(ended) else { return Ok(ended) };
         let mut lose = |finished: FinishedTrial| {
@@ -251,6 +256,7 @@ impl<'p> GuestPlace<'p> {
             }
             // The host requested it.
             Err(failure) if matches!(failure.kind(), FailureKind::Stopped(_)) => Ok(slots.len()),
+            Err(failure) if failure.kind() == FailureKind::Output => Err(disk_full(&failure)),
             // One operation failed, and may work for the next boot.
             Err(failure) if failure.kind() == FailureKind::Partial => {
                 lose(trial_end::with_end(slot, TrialEnd::Lost(failure.to_string())).into())
@@ -281,6 +287,10 @@ impl<'p> GuestPlace<'p> {
             }
         });
     }
+}
+
+fn disk_full(failure: &Failure) -> LostTrial {
+    LostTrial { kind: LossKind::DiskFull, reason: failure.to_string() }
 }
 
 impl Place for GuestPlace<'_> {

@@ -18,6 +18,9 @@ const MKFS: &str = "mkfs.ext4";
 /// Making a file system on a file with holes takes well below a second.
 const FORMAT_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// With less free space a write to a disk is likely to fail.
+const FULL_BELOW: Bytes = Bytes(64 << 10);
+
 /// Number of the next file that needs a name: several guests may be started at the same time.
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
@@ -34,10 +37,25 @@ fn missing_mkfs() -> Failure {
 pub fn create_sparse_disk(size: Bytes) -> Result<File, Failure> {
     let dir = disk_dir();
     let made = open_tmpfile(&dir).and_then(|file| file.set_len(size.0).map(|()| file));
-    made.map_err(|error| {
-        let hint = "set TMPDIR to another directory";
-        Failure::system_error(format!("cannot create a disk in {}; hint: {hint}", dir.display()), error)
+    made.map_err(|error| match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => host_disk_full(),
+        _ => {
+            let hint = "set TMPDIR to another directory";
+            Failure::system_error(format!("cannot create a disk in {}; hint: {hint}", dir.display()), error)
+        }
     })
+}
+
+/// The failure of a disk for which the host has no space. Other guests have none either.
+pub fn host_disk_full() -> Failure {
+    let text = format!("cannot write the disk of a guest in {}: no space left on device", disk_dir().display());
+    Failure::new(FailureKind::Output, text).hint("free space, or set TMPDIR to a directory on another disk")
+}
+
+/// Whether the host has no space for what guests write to their disks. `false` if that cannot be read.
+pub fn is_host_full() -> bool {
+    rustix::fs::statvfs(&disk_dir())
+        .is_ok_and(|of| of.f_blocks > 0 && of.f_bavail.saturating_mul(of.f_frsize) < FULL_BELOW.0)
 }
 
 /// TMPDIR, else the directory for large files: `/tmp` is often in memory.
@@ -74,6 +92,7 @@ pub fn format_ext4(disk: &File, stop: &mut dyn FnMut() -> Option<i32>) -> Result
     pagelab_sys::spawn::keep_fds_open(&mut command, &[disk.as_fd()]);
     match program::run_command(&mut command, FORMAT_TIMEOUT, stop) {
         Ok(ran) if ran.status.success() => Ok(()),
+        Ok(_) if is_host_full() => Err(host_disk_full()),
         Ok(ran) => {
             let said =
                 ran.stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given");

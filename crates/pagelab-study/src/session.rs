@@ -109,6 +109,7 @@ fn loss_failure(lost: &LostTrial) -> Failure {
     let kind = match lost.kind {
         LossKind::Rejected => FailureKind::Usage,
         LossKind::NotAvailable => FailureKind::NotAvailable,
+        LossKind::DiskFull => FailureKind::Partial,
         LossKind::Defect => FailureKind::Bug,
     };
     Failure::new(kind, lost.reason.clone())

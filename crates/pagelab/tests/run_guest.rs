@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use pagelab_experiment::trial_report;
 use pagelab_guest::message::{AgentMessage, StepExit};
-use pagelab_model::experiment::{BetterDirection, Measure, Trial, TrialEnd, measures};
+use pagelab_model::experiment::{BetterDirection, Flag, Measure, Trial, TrialEnd, measures};
 use pagelab_model::run::{RunEnd, Unit};
 use pagelab_runfile::read_run_file;
 use serde_json::Value;
@@ -296,6 +296,73 @@ fn two_guests_run_side_by_side() {
     let (code, _, stderr) = texts(&run(&stage, &words));
     assert_eq!((code, boots(&stage)), (Some(0), 4), "{stderr}");
     assert_eq!(ends(&stage), vec![TrialEnd::Done; 4]);
+}
+
+/// Runs a script where a small disk is mounted at `disk`, which only the script sees; `None` after saying why
+/// that cannot be done. `$0` is the binary.
+fn run_on_small_disk(stage: &Stage, script: &str, words: &[&str]) -> Option<Output> {
+    fs::create_dir(stage.path("disk")).unwrap();
+    let script = format!("mount -t tmpfs -o size=8m none disk || exit 99\n{script}");
+    let mut command = Command::new("unshare");
+    // Another user is root of a namespace of its own.
+    command.args(if rustix::process::geteuid().is_root() { &["-m"][..] } else { &["-r", "-m"] });
+    command.args(["sh", "-c", &script, stand_in::binary()]).args(words).current_dir(stage.folder.path());
+    stage.isolate(&mut command);
+    let output = started(&mut command).wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(99) || stderr.contains("unshare:") {
+        eprintln!("skipped: no-mount: {}", stderr.trim());
+        return None;
+    }
+    Some(output)
+}
+
+/// The disk of the host is full from one boot on: where the run file is, where guests have their disks, and
+/// under a disk that a guest writes to.
+#[test]
+fn a_full_disk_ends_a_run_that_is_resumed_when_there_is_space() {
+    const FILL: &str = "cat /dev/zero > disk/filler 2> /dev/null";
+    const RUN: &str = "\"$0\" run \"$@\"; echo \"first: $?\" >&2; rm -f disk/filler\n\
+                       \"$0\" run --resume $FILE; code=$?; cp $FILE t.pagelab; exit $code";
+    let has_mkfs = pagelab_guest::disk::check_mkfs().is_ok();
+    for (at, answer, file, said) in [
+        (3, "cat large >&$line", "disk/t.pagelab", "cannot write disk/t.pagelab: the disk is full; hint: free"),
+        (2, "cat said >&$line", "t2.pagelab", "/disk: no space left on device; hint: free space, or set TMPDIR"),
+        (3, "cat failed >&$line", "t2.pagelab", "/disk: no space left on device; hint: free space, or set"),
+    ] {
+        let has_disk = file != "disk/t.pagelab";
+        if has_disk && !has_mkfs {
+            eprintln!("skipped: mkfs-ext4-absent: guests have no disk");
+            continue;
+        }
+        let full = format!("[ $(wc -l < boots) = {at} ] && {{ {FILL}; {answer}; exec sleep 600; }}");
+        let stage = stage(&format!("{full}; {ANSWERS}"));
+        let flag = Flag { kind: "x".to_owned(), text: "y".repeat(1000) };
+        let large = Trial { flags: vec![flag; 50], ..Trial::new(0, 0) };
+        let failed = Trial { end: TrialEnd::Failed(5), ..Trial::new(0, 0) };
+        for (name, trial) in [("large", large), ("failed", failed)] {
+            let report = trial_report::encode(&trial.into());
+            stage.put(name, &boot_of(trial_step(report, StepExit::Code(0))));
+        }
+        if has_disk {
+            stage.put("t.toml", format!("{RECIPE}[guest]\ndisk = \"8M\"\n").as_bytes());
+            stage.put("modules.dep", b"virtio_pci.ko:\nvirtio_console.ko:\nvirtio_blk.ko:\next4.ko:\n");
+            stage.put("ext4.ko", b"");
+        }
+        let words: Vec<&str> =
+            GUEST.iter().map(|word| if *word == "t.pagelab" { file } else { word }).collect();
+        let tmpdir = if has_disk { "TMPDIR=$PWD/disk\n" } else { "" };
+        let script = format!("FILE={file}\n{tmpdir}{RUN}");
+        let Some(output) = run_on_small_disk(&stage, &script, &words) else { return };
+        let (code, _, stderr) = texts(&output);
+        assert_eq!(code, Some(0), "{stderr}");
+        assert!(stderr.contains(said) && stderr.contains("first: 5\n"), "{stderr}");
+        let resume = format!("saved in {file}: 2 trials; remaining: 2\n  resume with: pagelab run --resume {file}");
+        assert!(stderr.contains(&resume), "{stderr}");
+        assert!(stderr.contains("resumed with 2 of 4 trials done"), "{stderr}");
+        assert_eq!(ends(&stage), vec![TrialEnd::Done; 4], "{stderr}");
+        stage.assert_nothing_is_left();
+    }
 }
 
 #[test]

@@ -371,6 +371,7 @@ fn run_session(
     let resumed = is_resumed.then_some(path);
     let end = end.map_err(|error| experiment_failure(&error, resumed))?;
     if let Err(error) = &end.outcome {
+        print_remaining("", (path, plan), &end);
         return Err(experiment_failure(error, resumed));
     }
     let shown = report::show(path, json, judge);
@@ -391,6 +392,23 @@ fn print_processor(machine: &pagelab_model::Machine, snapshot: &Snapshot) {
     output::print_note(&format!("counters  {text}"));
 }
 
+/// Prints what an experiment that ended early has stored, and how it continues.
+fn print_remaining(why: &str, (path, plan): (&Path, &Plan), end: &SessionEnd) {
+    let restored = if plan.place == Plan::GUEST { "" } else { "; all settings are restored" };
+    output::warn(&format!(
+        "note: {why}saved in {name}: {}; remaining: {}{restored}\n  resume with: pagelab {} --resume {name}",
+        format_plural(end.trials.len() as u64, "trial"),
+        end.remaining,
+        resuming_command(plan),
+        name = path.display()
+    ));
+}
+
+/// The command that resumes a plan.
+fn resuming_command(plan: &Plan) -> &'static str {
+    if plan.origin == pagelab_tune::tuning::ORIGIN { "tune" } else { "run" }
+}
+
 /// Prints the last line and returns the exit code. A judgement has counted failed trials already.
 fn print_end(
     path: &Path,
@@ -399,16 +417,10 @@ fn print_end(
     (report_exit, is_judged): (Outcome, bool),
 ) -> Result<u8, Failure> {
     let name = path.display();
-    let command = if plan.origin == pagelab_tune::tuning::ORIGIN { "tune" } else { "run" };
+    let command = resuming_command(plan);
     if let Some(signal) = end.stopped_by {
-        let restored = if plan.place == Plan::GUEST { "" } else { "; all settings are restored" };
         let why = pagelab_host::capture::signal_name(signal);
-        output::warn(&format!(
-            "note: stopped by {why}; saved in {name}: {}; remaining: {}{restored}\n  \
-             resume with: pagelab {command} --resume {name}",
-            format_plural(end.trials.len() as u64, "trial"),
-            end.remaining
-        ));
+        print_remaining(&format!("stopped by {why}; "), (path, plan), end);
         // Without a complete pair its measure may be unknown.
         let exit = if is_judged { Ok(Exit::Success) } else { report_exit };
         return exit.map(|_| Exit::code_after_signal(signal));
