@@ -280,7 +280,7 @@ impl Place for HostPlace<'_> {
     }
 
     fn expected_time(&self, slot: usize) -> Option<Duration> {
-        self.context.resolved.recipe.workloads.get(self.slot(slot)?.workload)?.duration
+        self.context.resolved.expected_time(self.slot(slot)?.workload)
     }
 
     fn finish(&self, report: EventSink<'_>) -> Result<(), Error> {

@@ -67,6 +67,8 @@ pub struct ResolvedExperiment {
     pub recipe: Recipe,
     /// The plan in the run file.
     pub plan: Plan,
+    /// How many times longer trials take than the recipe says, which states the times of a machine.
+    slowdown: u32,
 }
 
 impl ResolvedExperiment {
@@ -128,9 +130,21 @@ impl ResolvedExperiment {
         self.recipe.variants[variant].asks_for_huge_pages(&self.workload_options(workload, variant))
     }
 
+    /// The same experiment in guests that run on the processor of a machine (KVM), at nearly its speed.
+    pub fn with_native_speed(self) -> ResolvedExperiment {
+        ResolvedExperiment { slowdown: 1, ..self }
+    }
+
     /// Time limit of a trial of a workload.
     pub fn time_limit(&self, workload: usize) -> Duration {
-        self.recipe.workloads[workload].time_limit.unwrap_or(self.recipe.time_limit)
+        let limit = self.recipe.workloads[workload].time_limit.unwrap_or(self.recipe.time_limit);
+        limit.saturating_mul(self.slowdown)
+    }
+
+    /// Duration of a trial of a workload, if the recipe states it.
+    pub fn expected_time(&self, workload: usize) -> Option<Duration> {
+        let stated = self.recipe.workloads.get(workload)?.duration?;
+        Some(stated.saturating_mul(self.slowdown))
     }
 
     /// Duration of the experiment: an estimate, if the recipe has the durations of its workloads, and the
@@ -138,8 +152,7 @@ impl ResolvedExperiment {
     pub fn estimate_duration(&self) -> (Option<Duration>, Duration) {
         let slots = &self.plan.schedule;
         let duration_max = slots.iter().map(|slot| self.time_limit(slot.workload)).sum();
-        let duration_of = |workload: usize| self.recipe.workloads[workload].duration;
-        (slots.iter().map(|slot| duration_of(slot.workload)).sum(), duration_max)
+        (slots.iter().map(|slot| self.expected_time(slot.workload)).sum(), duration_max)
     }
 }
 
@@ -171,11 +184,13 @@ fn resolve_read(
     apply_guest(&mut recipe, overrides, &mut problems);
     recipe.check_for_place(recipe.place, &mut problems);
     problems.into_result(&recipe.origin)?;
-    if recipe.place == TrialPlace::Guest {
-        adapt_to_guest(&mut recipe);
+    let is_guest = recipe.place == TrialPlace::Guest;
+    if is_guest {
+        recipe.cross_kernels();
+        recipe.probes.share_permille = recipe.probes.share_permille.saturating_mul(GUEST_PROBE_FACTOR);
     }
     let plan = build_plan(&recipe);
-    Ok(ResolvedExperiment { recipe, plan })
+    Ok(ResolvedExperiment { recipe, plan, slowdown: if is_guest { GUEST_SLOWDOWN } else { 1 } })
 }
 
 /// Applies the place, and the guest of the command line.
@@ -197,18 +212,6 @@ fn apply_guest(recipe: &mut Recipe, overrides: &ExperimentOverrides, problems: &
         let baseline = recipe.baseline.min(recipe.variants.len().saturating_sub(1));
         recipe.variants = recipe.variants.drain(..).skip(baseline).take(1).collect();
         recipe.baseline = 0;
-    }
-}
-
-/// Each variant with each kernel, and the times of an emulated processor.
-fn adapt_to_guest(recipe: &mut Recipe) {
-    recipe.cross_kernels();
-    recipe.probes.share_permille = recipe.probes.share_permille.saturating_mul(GUEST_PROBE_FACTOR);
-    recipe.time_limit *= GUEST_SLOWDOWN;
-    for workload in &mut recipe.workloads {
-        let [limit, duration] = [workload.time_limit, workload.duration];
-        workload.time_limit = limit.map(|time| time * GUEST_SLOWDOWN);
-        workload.duration = duration.map(|time| time * GUEST_SLOWDOWN);
     }
 }
 
@@ -299,6 +302,21 @@ mod tests {
                     [[variant]]\nname = \"base\"\n\
                     [[variant]]\nname = \"huge\"\nthp = \"madvise\"\nadvise = \"huge\"\n";
         ResolvedExperiment::resolve(Recipe::parse("test", text).unwrap(), overrides).unwrap()
+    }
+
+    #[test]
+    fn times_of_guests_are_longer_only_where_they_are_emulated() {
+        let text = "name = \"a\"\nquestion = \"b\"\ntime_limit = \"30s\"\n[[workload]]\nbuilt_in = \"chase\"\n\
+                    takes = \"2s\"\n[[variant]]\nname = \"base\"\n";
+        let times = |of: &ResolvedExperiment| (of.time_limit(0).as_secs(), of.expected_time(0).unwrap().as_secs());
+        let resolve = |place| {
+            let overrides = ExperimentOverrides { place: Some(place), ..ExperimentOverrides::default() };
+            ResolvedExperiment::parse("test", text, &overrides).unwrap()
+        };
+        assert_eq!(times(&resolve(TrialPlace::Host)), (30, 2));
+        let emulated = resolve(TrialPlace::Guest);
+        assert_eq!(times(&emulated), (300, 20));
+        assert_eq!(times(&emulated.with_native_speed()), (30, 2));
     }
 
     #[test]

@@ -401,6 +401,6 @@ impl Place for GuestPlace<'_> {
 
     fn expected_time(&self, slot: usize) -> Option<Duration> {
         let workload = self.slot(slot).ok()?.workload;
-        Some(self.resolved.recipe.workloads.get(workload)?.duration? + BOOT_TIME)
+        Some(self.resolved.expected_time(workload)? + BOOT_TIME)
     }
 }

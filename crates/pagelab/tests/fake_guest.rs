@@ -412,7 +412,7 @@ fn kvm_runs_the_guest_only_if_a_probe_boot_has_worked() {
             let others = ["swap", "a=1"].map(|word| first.contains(word));
             assert_eq!((others, first.contains("-smp\n1\n")), ([false; 2], true), "the smallest: {first}");
         }
-        let note = "note: the guest is emulated (TCG), because KVM does not work: the guest of a probe boot";
+        let note = "note: the guest is emulated (TCG), because KVM does not work with kernel 6.1.0: the guest of a probe boot";
         // A probe of ten seconds may also have a line of progress.
         let notes: Vec<&str> = stderr.lines().filter(|line| line.contains("KVM does not")).collect();
         assert_eq!(notes.len(), usize::from(!said.is_empty()), "{choice}, {probe}: {stderr}");
@@ -436,7 +436,7 @@ fn kvm_that_does_not_work_is_an_error_with_its_reason_and_the_way_out() {
         let stage = probed(probe);
         let (code, stdout, stderr) = texts(&stage.run(&["--accel", "kvm"]));
         assert_eq!((code, stdout.as_str()), (Some(4), ""), "{probe}: {stderr}");
-        let error = "error: cannot use KVM: the guest of a probe boot was lost: ";
+        let error = "error: cannot use KVM with kernel 6.1.0: the guest of a probe boot was lost: ";
         assert!(stderr.starts_with(error) && stderr.contains(said), "{stderr}");
         assert!(stderr.ends_with(hint), "{stderr}");
         assert!(!stage.path("start2").exists(), "{probe}: there is no guest");

@@ -65,6 +65,13 @@ fn command(stage: &Stage, words: &[&str]) -> Command {
     command
 }
 
+/// Another kernel, `vmlinuz-new`.
+fn put_second_kernel(stage: &Stage) {
+    let mut image = fs::read(stage.path("vmlinuz")).unwrap();
+    image[0x300..0x306].copy_from_slice(b"6.2.0 ");
+    stage.put("vmlinuz-new", &image);
+}
+
 const GUEST: [&str; 12] = [
     "t.toml",
     "--kernel",
@@ -209,9 +216,7 @@ fn trials_after_a_lost_one_get_another_guest() {
 #[test]
 fn several_kernels_are_judged_with_the_baseline_variant() {
     let stage = stage(ANSWERS);
-    let mut image = fs::read(stage.path("vmlinuz")).unwrap();
-    image[0x300..0x306].copy_from_slice(b"6.2.0 ");
-    stage.put("vmlinuz-new", &image);
+    put_second_kernel(&stage);
     let more = ["--kernel", "./vmlinuz-new", "--repeats", "6", "--judge", "wall", "--loss", "10%"];
     let (code, _, stderr) = texts(&run(&stage, &[&GUEST[..], &more].concat()));
     assert_eq!((code, boots(&stage)), (Some(0), 12), "{stderr}");
@@ -268,10 +273,10 @@ fn a_guest_out_of_memory_is_a_result_where_memory_is_varied() {
 }
 
 #[test]
-fn one_probe_boot_decides_whether_all_guests_have_kvm() {
+fn probe_boots_decide_whether_all_guests_have_kvm() {
     const KVM: &str = "if grep -q '^kvm' arguments; then echo x >> kvm; fi";
     for (probe, kvm_boots, note) in [
-        ("echo no kvm >&2; exit 1", 1, Some("because KVM does not work")),
+        ("echo no kvm >&2; exit 1", 1, Some("because KVM does not work with kernel 6.1.0: ")),
         ("cat empty >&$line; exec sleep 600", 5, None),
     ] {
         let stage = stage(&format!("{KVM}; [ $(wc -l < boots) = 1 ] && {{ {probe}; }}; {ANSWERS}"));
@@ -283,6 +288,23 @@ fn one_probe_boot_decides_whether_all_guests_have_kvm() {
         assert!(note.is_none_or(|note| stderr.contains(note)), "{stderr}");
         let file = read_run_file(&stage.path("t.pagelab")).unwrap();
         assert_eq!(file.has_emulated_times(), note.is_some(), "{:?}", file.events);
+    }
+}
+
+#[test]
+fn a_kernel_that_does_not_boot_with_kvm_keeps_all_guests_from_it() {
+    let probe = "if grep -q '^kvm' arguments; then echo x >> kvm; grep -q vmlinuz-new arguments && \
+                 { echo no >&2; exit 1; }; cat empty >&$line; exec sleep 600; fi";
+    for (accel, code) in [("auto", 0), ("kvm", 4)] {
+        let stage = stage(&format!("{probe}; {ANSWERS}"));
+        put_second_kernel(&stage);
+        stage.put("empty", &packets(&[hello(), AgentMessage::JobDone]));
+        let more = ["--kernel", "./vmlinuz-new", "--accel", accel];
+        let (got, _, stderr) = texts(&run(&stage, &[&GUEST[..], &more].concat()));
+        assert_eq!(got, Some(code), "{stderr}");
+        // Each kernel is probed once, and no trial has KVM.
+        assert_eq!(fs::read_to_string(stage.path("kvm")).unwrap().lines().count(), 2, "{stderr}");
+        assert!(stderr.contains("KVM") && stderr.contains("with kernel 6.2.0: "), "{stderr}");
     }
 }
 

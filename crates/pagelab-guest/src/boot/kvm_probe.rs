@@ -48,7 +48,8 @@ pub fn resolve_accelerator(
                 true => "use --accel tcg, run as root, or join the kvm group",
                 false => "use --accel tcg",
             };
-            Err(Failure::cannot(FailureKind::NotAvailable, "use KVM", reason).hint(hint))
+            let action = format_args!("use KVM with kernel {}", plan.kernel.release);
+            Err(Failure::cannot(FailureKind::NotAvailable, action, reason).hint(hint))
         }
         (Some(reason), _) => Ok(resolved(Accelerator::Tcg, Some(reason))),
     }

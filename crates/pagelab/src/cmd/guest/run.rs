@@ -215,7 +215,10 @@ pub fn choose_accelerator(
     drop(status);
     plan.accelerator = resolved.accelerator;
     if let Some(reason) = &resolved.kvm_failure {
-        output::warn(&format!("note: the guest is emulated (TCG), because KVM does not work: {reason}"));
+        output::warn(&format!(
+            "note: the guest is emulated (TCG), because KVM does not work with kernel {}: {reason}",
+            plan.kernel.release
+        ));
     }
     Ok(resolved.kvm_failure)
 }

@@ -203,22 +203,34 @@ pub fn find_guests(args: &GuestArgs, resolved: &ResolvedExperiment) -> Result<Fo
     let largest = guests.iter().map(|guest| guest.config().total_memory()).max().unwrap_or(Bytes(0));
     let lanes = memory::count_lanes(largest, args.lanes.and_then(NonZero::new));
     let lanes = lanes.map_err(|why| Failure::new(FailureKind::NotAvailable, why))?;
-    let accelerator = probe_accelerator(args, guests.first(), &qemu, &told)?;
+    let accelerator = probe_accelerator(args, &guests, &qemu, &told)?;
     Ok(FoundGuests { qemu, guests, accelerator, lanes })
 }
 
-/// The accelerator, after a probe boot of the first guest if KVM was requested.
+/// The accelerator of all guests, after a probe boot of each kernel if KVM was requested: KVM only if it works
+/// with all of them, since the times of two accelerators cannot be compared. The first that does not work
+/// decides.
 fn probe_accelerator(
     args: &GuestArgs,
-    guest: Option<&VariantGuest>,
+    guests: &[VariantGuest],
     qemu: &Path,
     told: &SetupProgress,
 ) -> Result<Accelerator, Failure> {
-    let Some(guest) = guest else { return Ok(Accelerator::Tcg) };
-    let mut plan = GuestPlan::new(guest.kernel.clone(), guest.config(), Vec::new());
-    plan.qemu = qemu.to_owned();
-    choose_accelerator(args.accel.unwrap_or_default(), &mut plan, told)?;
-    Ok(plan.accelerator)
+    let choice = args.accel.unwrap_or_default();
+    let mut probed: Vec<&Path> = Vec::new();
+    for guest in guests.iter().filter(|_| choice != AcceleratorChoice::Tcg) {
+        if probed.contains(&guest.kernel.image.as_path()) {
+            continue;
+        }
+        probed.push(&guest.kernel.image);
+        let mut plan = GuestPlan::new(guest.kernel.clone(), guest.config(), Vec::new());
+        plan.qemu = qemu.to_owned();
+        choose_accelerator(choice, &mut plan, told)?;
+        if plan.accelerator == Accelerator::Tcg {
+            return Ok(Accelerator::Tcg);
+        }
+    }
+    Ok(if probed.is_empty() { Accelerator::Tcg } else { Accelerator::Kvm })
 }
 
 /// The kernels of all variants, by the words that select them.
@@ -283,9 +295,17 @@ pub fn run_in_guests(
         options.push("--".into());
         options.extend(args.command.iter().cloned());
     }
-    if found.accelerator == Accelerator::Tcg {
-        output::print_note("guests    emulated (QEMU TCG): times are about ten times those of hardware");
+    let mut resolved = resolved.clone();
+    match found.accelerator {
+        Accelerator::Tcg => {
+            output::print_note("guests    emulated (QEMU TCG): times are about ten times those of hardware");
+        }
+        Accelerator::Kvm => {
+            resolved = resolved.with_native_speed();
+            options.insert(0, "--native-speed".into());
+        }
     }
+    let resolved = &resolved;
     let runner = GuestRunner {
         qemu: found.qemu,
         accelerator: found.accelerator,

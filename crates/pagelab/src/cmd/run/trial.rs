@@ -64,6 +64,9 @@ pub struct Args {
     /// As of `pagelab run`
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
+    /// The guest runs on the processor of its host
+    #[arg(long)]
+    native_speed: bool,
     /// As of `pagelab run`
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -112,7 +115,8 @@ fn resolve(args: &Args) -> Result<ResolvedExperiment, Failure> {
         guest_memory: args.memory,
         guest_cpus: args.cpus,
     };
-    ResolvedExperiment::resolve(recipe, &overrides).map_err(bad)
+    let resolved = ResolvedExperiment::resolve(recipe, &overrides).map_err(bad)?;
+    Ok(if args.native_speed { resolved.with_native_speed() } else { resolved })
 }
 
 fn carry_out(
