@@ -18,6 +18,8 @@ const MKFS: &str = "mkfs.ext4";
 /// Making a file system on a file with holes takes well below a second.
 const FORMAT_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// include/uapi/linux/magic.h
+const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// With less free space a write to a disk is likely to fail.
 const FULL_BELOW: Bytes = Bytes(64 << 10);
 
@@ -50,6 +52,18 @@ pub fn create_sparse_disk(size: Bytes) -> Result<File, Failure> {
 pub fn host_disk_full() -> Failure {
     let text = format!("cannot write the disk of a guest in {}: no space left on device", disk_dir().display());
     Failure::new(FailureKind::Output, text).hint("free space, or set TMPDIR to a directory on another disk")
+}
+
+/// The directory of disks, and its size, if it is in memory (tmpfs).
+pub fn find_tmpfs() -> Option<(PathBuf, Bytes)> {
+    let dir = disk_dir();
+    let stat = rustix::fs::statfs(&dir).ok().filter(|stat| stat.f_type as u64 == TMPFS_MAGIC)?;
+    // A tmpfs without a limit has no blocks.
+    let size = match stat.f_blocks {
+        0 => u64::MAX,
+        blocks => blocks.saturating_mul(u64::try_from(stat.f_bsize).unwrap_or(u64::MAX)),
+    };
+    Some((dir, Bytes(size)))
 }
 
 /// Whether the host has no space for what guests write to their disks. `false` if that cannot be read.

@@ -411,6 +411,7 @@ fn impossible_guests_are_refused_before_a_boot() {
         (with(&["--kernel", "vmlinuz"]), 2, "kernels ./vmlinuz and vmlinuz are the same: 6.1.0"),
         (with(&["--memory", "2T"]), 2, "--memory: expected 96 MiB to 1 TiB, found 2 TiB"),
         (with(&["--memory", "900G"]), 4, "a guest with 900 GiB needs"),
+        (with(&["--memory", "900G"]), 4, "is reserved; hint: use --memory up to"),
         (with(&["--repeats", "0"]), 2, "--repeats"),
         (with(&["--model"]), 2, "--model does not apply to guests"),
         (with(&["--", "/bin/true"]), 2, "workload \"true\": /bin/true is not in the guest"),

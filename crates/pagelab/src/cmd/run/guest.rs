@@ -200,8 +200,8 @@ pub fn find_guests(args: &GuestArgs, resolved: &ResolvedExperiment) -> Result<Fo
     if !problems.is_empty() {
         return Err(usage_error(&problems.join("\n")));
     }
-    let largest = guests.iter().map(|guest| guest.config().total_memory()).max().unwrap_or(Bytes(0));
-    let lanes = memory::count_lanes(largest, args.lanes.and_then(NonZero::new));
+    let configs: Vec<_> = guests.iter().map(VariantGuest::config).collect();
+    let lanes = memory::count_lanes(configs.iter(), args.lanes.and_then(NonZero::new));
     let lanes = lanes.map_err(|why| Failure::new(FailureKind::NotAvailable, why))?;
     let accelerator = probe_accelerator(args, &guests, &qemu, &told)?;
     Ok(FoundGuests { qemu, guests, accelerator, lanes })
