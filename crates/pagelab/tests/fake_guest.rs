@@ -412,7 +412,8 @@ fn kvm_runs_the_guest_only_if_a_probe_boot_has_worked() {
             let others = ["swap", "a=1"].map(|word| first.contains(word));
             assert_eq!((others, first.contains("-smp\n1\n")), ([false; 2], true), "the smallest: {first}");
         }
-        let note = "note: the guest is emulated (TCG), because KVM does not work with kernel 6.1.0: the guest of a probe boot";
+        let note = "note: the guest is emulated (TCG), because KVM does not work with kernel 6.1.0: the guest of \
+                    a probe boot";
         // A probe of ten seconds may also have a line of progress.
         let notes: Vec<&str> = stderr.lines().filter(|line| line.contains("KVM does not")).collect();
         assert_eq!(notes.len(), usize::from(!said.is_empty()), "{choice}, {probe}: {stderr}");

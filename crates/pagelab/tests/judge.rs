@@ -206,7 +206,7 @@ fn what_cannot_be_judged_is_an_error() {
         "report a.pagelab --judge wall --loss 10",
         "run thp --judge wall --dry-run",
         "run thp --loss 10%",
-        "run --resume a.pagelab --judge wall",
+        "run --resume a.pagelab --judge wall --dry-run",
     ] {
         run_pagelab(&lab, 2, &line.split(' ').collect::<Vec<_>>());
     }
@@ -327,6 +327,29 @@ fn a_stopped_run_ends_with_its_signal_and_is_judged_when_resumed() {
     assert!(killed.success());
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
     let ran = run_recipe(&lab, 1, &["--resume", "rates-1.pagelab"]);
+    assert!(ran.out.contains("worse than the accepted 10 %"), "{}", ran.out);
+    // Now it is complete: it is judged again, as it was begun or as it is requested now.
+    let again = run_recipe(&lab, 1, &["--resume", "rates-1.pagelab"]);
+    assert_eq!(again.out, ran.out);
+    let now = run_recipe(&lab, 0, &["--resume", "rates-1.pagelab", "--judge", "wall", "--loss", "100%"]);
+    assert!(now.err.contains("rates-1.pagelab is complete; nothing left to run"), "{}", now.err);
+    assert!(now.out.contains("judge: wall of echo"), "{}", now.out);
+}
+
+#[test]
+fn a_resumed_run_is_judged_as_it_is_requested_now() {
+    let lab = Lab::new();
+    lab.write("rates.toml", RATES);
+    let child = lab.command(&["run", "rates.toml"]).env("PATH", "/usr/bin:/bin").spawn().unwrap();
+    let path = lab.path().join("rates-1.pagelab");
+    wait_until("trials", || {
+        read_run_file(&path).is_ok_and(|run| run.experiment.is_some_and(|of| of.trials.len() >= 2))
+    });
+    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
+    let unknown = run_recipe(&lab, 2, &["--resume", "rates-1.pagelab", "--judge", "wal"]);
+    assert!(unknown.err.contains("unknown measure `wal`"), "{}", unknown.err);
+    let ran = run_recipe(&lab, 1, &["--resume", "rates-1.pagelab", "--judge", "merit", "--loss", "10%"]);
     assert!(ran.out.contains("worse than the accepted 10 %"), "{}", ran.out);
 }
 

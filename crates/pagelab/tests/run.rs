@@ -130,9 +130,9 @@ fn a_small_experiment_is_carried_out_and_written() {
     assert_eq!(twins.count(), 4);
     let (_, report, _) = run_pagelab(&lab, &["report", "tiny-1.pagelab"]);
     assert_eq!(out, report, "at its end stands what the report says");
-    let (code, _, err) = run_pagelab(&lab, &["run", "--resume", "tiny-1.pagelab"]);
-    assert_eq!(code, Some(3));
-    assert!(err.contains("its run is complete"), "{err}");
+    let (code, again, err) = run_pagelab(&lab, &["run", "--resume", "tiny-1.pagelab"]);
+    assert_eq!((code, again), (Some(0), report));
+    assert!(err.contains("note: tiny-1.pagelab is complete; nothing left to run"), "{err}");
 }
 
 const BAD: &str = r#"
@@ -641,6 +641,7 @@ fn invalid_runs_are_refused_before_anything_runs() {
         (&["run"], 2, "required arguments were not provided"),
         (&["run", "--resume", "a.pagelab", "--quick"], 2, "cannot be used with"),
         (&["run", "--resume", "a.pagelab"], 3, "no such file"),
+        (&["run", "--resume", "a.pagelab", "--dry-run"], 2, "hint: `pagelab report a.pagelab` shows its plan"),
         (
             &["run", "--resume", "text.pagelab"],
             3,

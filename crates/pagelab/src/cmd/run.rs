@@ -28,7 +28,8 @@ use pagelab_experiment::swap_file::ExperimentSwap;
 use pagelab_experiment::trial::TrialContext;
 use pagelab_formats::duration;
 use pagelab_host::guard::GuardSite;
-use pagelab_model::experiment::{Plan, ScheduleSlot};
+use pagelab_model::experiment::{Plan, ScheduleSlot, TrialEnd};
+use pagelab_model::run::{Run, RunEnd};
 use pagelab_model::{Bytes, Snapshot};
 use pagelab_probe::machine_tlb::{known_tlb, read_snapshot};
 use pagelab_report::json;
@@ -98,8 +99,8 @@ pub struct Args {
 
     /// Resume an interrupted run
     #[arg(long, value_name = "FILE",
-        conflicts_with_all = ["recipe", "quick", "repeats", "time_budget", "dry_run", "output", "command",
-            "swap_dir", "model", "place", "kernel", "modules", "memory", "cpus", "accel"])]
+        conflicts_with_all = ["recipe", "quick", "repeats", "time_budget", "output", "command", "swap_dir",
+            "model", "place", "kernel", "modules", "memory", "cpus", "accel"])]
     resume: Option<PathBuf>,
 
     #[command(flatten)]
@@ -131,7 +132,12 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<u8, Failure> {
     if let Some(path) = &args.resume {
-        return resume(path, args.json, &args.guest);
+        if args.dry_run {
+            let hint = format!("hint: `pagelab report {}` shows its plan and its trials", path.display());
+            return Err(usage_error(&format!("--dry-run does not apply to --resume: the plan is in the file; {hint}")));
+        }
+        let judge = args.judge.request();
+        return resume(path, &ResumeOptions { json: args.json, guest: args.guest.clone(), judge });
     }
     let name = args.recipe.as_deref().unwrap_or_default();
     let (origin, text) = recipe_file::read_text(name)?;
@@ -166,7 +172,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     let file = SessionFile::New { path, replaces: *replaces, manifest: &manifest };
     let (plan, has_model) = (&resolved.plan, args.model);
     if let Some(guests) = guests {
-        return guest::run_in_guests(args, (plan, &resolved), guests, (path, file), args.json);
+        return guest::run_in_guests(args, (plan, &resolved), guests, (path, file), (args.json, judge));
     }
     let swap = ExperimentSwap::with_dir(args.swap_dir.clone());
     let snapshot = &snapshot;
@@ -238,30 +244,39 @@ fn resolve_recipe(args: &Args, recipe: Recipe) -> Result<ResolvedExperiment, Fai
     ResolvedExperiment::resolve(recipe, &overrides).map_err(|bad| usage_error(&bad.to_string()))
 }
 
-/// Resumes a file: runs the remaining trials of its own recipe under its own command line. `now` may have
-/// other options of guests that change no result.
-pub fn resume(path: &Path, json: bool, now: &guest::GuestArgs) -> Result<u8, Failure> {
+/// What a command line that resumes a file may change.
+#[derive(Debug, Default)]
+pub struct ResumeOptions {
+    /// Output as JSON.
+    pub json: bool,
+    /// Options of guests that change no result.
+    pub guest: guest::GuestArgs,
+    /// The judgement at its end, in place of the one that was requested when it began.
+    pub judge: Option<judge::JudgeRequest>,
+}
+
+/// Resumes a file: runs the remaining trials of its own recipe under its own command line. Of a complete file
+/// it shows the report.
+pub fn resume(path: &Path, now: &ResumeOptions) -> Result<u8, Failure> {
     let bad = |text: &str| Failure::cannot_resume(path, text);
-    let options = SimulationOptions { json, ..SimulationOptions::default() };
+    let options = SimulationOptions { json: now.json, ..SimulationOptions::default() };
     let (writer, run) = match RunWriter::resume(path) {
         Ok(opened) => opened,
         Err(error) => {
-            let is_complete = error.kind() == ErrorKind::NotStorable;
-            let run = is_complete.then(|| read_run_file(path).ok()).flatten();
-            let shown = run.as_ref().and_then(|run| run.simulated_experiment());
+            let run = (error.kind() == ErrorKind::NotStorable).then(|| read_run_file(path).ok()).flatten();
+            let shown = run.and_then(|run| show_complete(path, &run, now, &options));
             return shown
-                .and_then(|experiment| session::show_complete(path, experiment, &options))
                 .unwrap_or_else(|| Err(read_failure_for(&error, "`pagelab run RECIPE -o FILE`")));
         }
     };
     if let Some(experiment) = run.simulated_experiment() {
+        now.judge.as_ref().map_or(Ok(()), |_| Err(judge::refuse_simulated()))?;
         return session::resume_open(path, (writer, &run), &experiment.plan, &options);
     }
     let Some(experiment) = &run.experiment else {
         return Err(bad("it contains no experiment; hint: create one with `pagelab run RECIPE`"));
     };
-    let asked = Cli::try_parse_from(&run.manifest.command_line).ok();
-    let args = match asked.map(|cli| cli.command) {
+    let args = match parse_own_command(&run) {
         Some(Command::Run(args)) => Some(args),
         // Its recipe contains everything from its command line.
         Some(Command::Tune(_)) if run.tune.as_ref().is_some_and(|tune| tune.pid.is_none()) => None,
@@ -282,19 +297,49 @@ pub fn resume(path: &Path, json: bool, now: &guest::GuestArgs) -> Result<u8, Fai
         None => ResolvedExperiment::resolve(recipe, &ExperimentOverrides::default())
             .map_err(|error| bad(&error.to_string()))?,
     };
+    if let Some(judge) = &now.judge {
+        judge.check(plan, &resolved.recipe)?;
+    }
+    let judge = now.judge.clone().or_else(|| args.as_ref()?.judge.request());
     if let Some(args) = args.as_ref().filter(|_| resolved.recipe.place == TrialPlace::Guest) {
-        let guests = guest::find_guests(&args.guest.with_changes(now), &resolved)?;
+        let guests = guest::find_guests(&args.guest.with_changes(&now.guest), &resolved)?;
         guests.check_accelerator(&run).map_err(|why| bad(&why))?;
         let file = SessionFile::Resumed(writer, &run);
-        return guest::run_in_guests(args, (plan, &resolved), guests, (path, file), json);
+        return guest::run_in_guests(args, (plan, &resolved), guests, (path, file), (now.json, judge));
     }
     recipe_file::check_programs(&resolved)?;
     let has_model = args.as_ref().is_some_and(|args| args.model);
-    let judge = args.as_ref().and_then(|args| args.judge.request());
     let swap = ExperimentSwap::with_dir(args.and_then(|args| args.swap_dir));
     let snapshot = &read_snapshot();
     let experiment = HostExperiment { plan, resolved: &resolved, snapshot, swap, has_model, judge };
-    experiment.run(path, SessionFile::Resumed(writer, &run), json)
+    experiment.run(path, SessionFile::Resumed(writer, &run), now.json)
+}
+
+/// The command that began a run.
+fn parse_own_command(run: &Run) -> Option<Command> {
+    Cli::try_parse_from(&run.manifest.command_line).ok().map(|cli| cli.command)
+}
+
+/// Shows the report of a file that has nothing left to run, with the exit code of its run; `None` if it has.
+fn show_complete(
+    path: &Path,
+    run: &Run,
+    now: &ResumeOptions,
+    options: &SimulationOptions,
+) -> Option<Result<u8, Failure>> {
+    if let Some(experiment) = run.simulated_experiment() {
+        return session::show_complete(path, experiment, options);
+    }
+    let experiment = run.experiment.as_ref().filter(|_| matches!(run.ending, RunEnd::Complete { .. }))?;
+    output::warn(&format!("note: {} is complete; nothing left to run", path.display()));
+    let own = || match parse_own_command(run)? {
+        Command::Run(args) => args.judge.request(),
+        _ => None,
+    };
+    let judge = now.judge.clone().or_else(own);
+    let is_all_done = experiment.trials.iter().all(|trial| trial.end == TrialEnd::Done);
+    let exit = report::show(path, now.json, judge.as_ref());
+    Some(exit.map(|exit| if is_all_done || judge.is_some() { exit as u8 } else { Exit::Partial as u8 }))
 }
 
 /// An experiment on this machine.

@@ -178,7 +178,8 @@ impl Args {
 pub fn run(args: &Args) -> Result<u8, Failure> {
     if let Some(path) = &args.resume {
         tuning::restore_plans(path, &recorded_request)?;
-        return experiment::resume(path, args.json, &experiment::guest::GuestArgs::default());
+        let now = experiment::ResumeOptions { json: args.json, ..Default::default() };
+        return experiment::resume(path, &now);
     }
     let request = args.to_request();
     if let Some(pid) = args.pid {

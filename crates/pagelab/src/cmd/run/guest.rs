@@ -24,6 +24,7 @@ use pagelab_report::style::format_plural;
 use pagelab_study::session::watch_signals;
 
 use super::Args;
+use super::judge::JudgeRequest;
 use crate::cmd::guest::run::{ACCELERATORS, choose_accelerator};
 use crate::cmd::guest::{find_own_module, is_kernel_path, memory, open_cache};
 use crate::cmd::usage_error;
@@ -278,13 +279,12 @@ pub fn run_in_guests(
     (plan, resolved): (&Plan, &ResolvedExperiment),
     found: FoundGuests,
     (path, file): (&Path, SessionFile<'_>),
-    json: bool,
+    (json, judge): (bool, Option<JudgeRequest>),
 ) -> Result<u8, Failure> {
     let stop = watch_signals()?;
     let _status = CommandStatus::start(format!("preparing {}", plan.name), StatusEnd::Unknown);
     let requested = || stop.signal();
-    let judge = args.judge.request();
-    let mut options: Vec<OsString> = args.guest.to_words(judge.is_some());
+    let mut options: Vec<OsString> = args.guest.to_words(args.judge.request().is_some());
     if args.quick {
         options.push("--quick".into());
     }

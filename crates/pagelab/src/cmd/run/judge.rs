@@ -14,8 +14,8 @@ use crate::output;
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct JudgeArgs {
     /// Judge by this measure of JSON whether a variant is worse than the baseline. Exit code: 0 not worse, 1
-    /// worse, 7 undecided. A resumed run is judged as it was begun
-    #[arg(long, value_name = "MEASURE", conflicts_with_all = ["dry_run", "resume"])]
+    /// worse, 7 undecided. A resumed run is judged as it was begun, unless this is given again
+    #[arg(long, value_name = "MEASURE", conflicts_with = "dry_run")]
     judge: Option<String>,
 
     /// Loss that --judge accepts [default: the recipe's, else 5%]
@@ -31,8 +31,13 @@ impl JudgeArgs {
 
     /// Refuses a judgement of simulated trials, before any runs.
     pub fn refuse_simulated(&self) -> Result<(), Failure> {
-        self.judge.as_ref().map_or(Ok(()), |_| Err(judge_failure(&JudgeError::Simulated)))
+        self.judge.as_ref().map_or(Ok(()), |_| Err(refuse_simulated()))
     }
+}
+
+/// The failure of a judgement of simulated trials.
+pub fn refuse_simulated() -> Failure {
+    judge_failure(&JudgeError::Simulated)
 }
 
 /// A requested judgement.
