@@ -23,6 +23,8 @@ const GUEST_SLOWDOWN: u32 = 10;
 /// an emulated processor are not the result, and with the share of a machine huge pages are hardly ever seen.
 const GUEST_PROBE_FACTOR: u64 = 20;
 
+/// What is said of no rounds.
+pub const NO_REPEATS: &str = "--repeats: expected an integer from 1 to 10000, found 0";
 /// The line of problems of the command line.
 const COMMAND_LINE: usize = 0;
 
@@ -67,6 +69,8 @@ pub struct ResolvedExperiment {
     pub recipe: Recipe,
     /// The plan in the run file.
     pub plan: Plan,
+    /// The variant of the recipe that alone runs, with several kernels, instead of all of them.
+    pub compared_with: Option<String>,
     /// How many times longer trials take than the recipe says, which states the times of a machine.
     slowdown: u32,
 }
@@ -181,7 +185,10 @@ fn resolve_read(
     }
     recipe.repeats = overrides.repeats.unwrap_or(recipe.repeats);
     recipe.time_budget = overrides.time_budget.or(recipe.time_budget);
-    apply_guest(&mut recipe, overrides, &mut problems);
+    if recipe.repeats == 0 {
+        problems.add(COMMAND_LINE, NO_REPEATS);
+    }
+    let compared_with = apply_guest(&mut recipe, overrides, &mut problems);
     recipe.check_for_place(recipe.place, &mut problems);
     problems.into_result(&recipe.origin)?;
     let is_guest = recipe.place == TrialPlace::Guest;
@@ -190,11 +197,17 @@ fn resolve_read(
         recipe.probes.share_permille = recipe.probes.share_permille.saturating_mul(GUEST_PROBE_FACTOR);
     }
     let plan = build_plan(&recipe);
-    Ok(ResolvedExperiment { recipe, plan, slowdown: if is_guest { GUEST_SLOWDOWN } else { 1 } })
+    let slowdown = if is_guest { GUEST_SLOWDOWN } else { 1 };
+    Ok(ResolvedExperiment { recipe, plan, compared_with, slowdown })
 }
 
-/// Applies the place, and the guest of the command line.
-fn apply_guest(recipe: &mut Recipe, overrides: &ExperimentOverrides, problems: &mut ProblemList) {
+/// Applies the place, and the guest of the command line. Returns the variant that alone runs if kernels are
+/// compared.
+fn apply_guest(
+    recipe: &mut Recipe,
+    overrides: &ExperimentOverrides,
+    problems: &mut ProblemList,
+) -> Option<String> {
     recipe.place = overrides.place.unwrap_or(recipe.place);
     let guest = &mut recipe.guest;
     if let Some(memory) = overrides.guest_memory {
@@ -208,11 +221,13 @@ fn apply_guest(recipe: &mut Recipe, overrides: &ExperimentOverrides, problems: &
         guest.kernels.clone_from(&overrides.kernels);
         guest.lines.kernel = COMMAND_LINE;
     }
-    if overrides.compares_kernels && guest.kernels.len() > 1 {
-        let baseline = recipe.baseline.min(recipe.variants.len().saturating_sub(1));
-        recipe.variants = recipe.variants.drain(..).skip(baseline).take(1).collect();
-        recipe.baseline = 0;
+    if !overrides.compares_kernels || guest.kernels.len() < 2 || recipe.variants.len() < 2 {
+        return None;
     }
+    let baseline = recipe.baseline.min(recipe.variants.len() - 1);
+    recipe.variants = recipe.variants.drain(..).skip(baseline).take(1).collect();
+    recipe.baseline = 0;
+    recipe.variants.first().map(|variant| variant.name.clone())
 }
 
 fn build_plan(recipe: &Recipe) -> Plan {

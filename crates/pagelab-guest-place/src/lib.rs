@@ -9,4 +9,4 @@ mod boot_observer;
 mod place;
 mod trial_end;
 
-pub use place::{GuestPlace, GuestRunner, VariantGuest};
+pub use place::{GuestPlace, GuestRunner, VariantGuest, config_of};

@@ -55,9 +55,7 @@ pub struct VariantGuest {
 impl VariantGuest {
     /// Its configuration.
     pub fn config(&self) -> GuestConfig {
-        let RequiredGuest { memory, cpus, append, swap, disk, dimms, .. } = self.required.clone();
-        let cgroup = Some(CgroupConfig { version: CgroupVersion::V2, limit_bytes: None });
-        GuestConfig { memory, dimms, cpus, nodes: 1, append, swap, disk, cgroup }
+        config_of(&self.required)
     }
 
     /// `guest with Linux 6.1.0-56-cloud-amd64, 1 GiB, 1 CPU`
@@ -88,6 +86,13 @@ impl VariantGuest {
         }
         text
     }
+}
+
+/// The configuration of a guest, whatever its kernel.
+pub fn config_of(required: &RequiredGuest) -> GuestConfig {
+    let RequiredGuest { memory, cpus, append, swap, disk, dimms, .. } = required.clone();
+    let cgroup = Some(CgroupConfig { version: CgroupVersion::V2, limit_bytes: None });
+    GuestConfig { memory, dimms, cpus, nodes: 1, append, swap, disk, cgroup }
 }
 
 /// How guests are run, and how the experiment is repeated in them.

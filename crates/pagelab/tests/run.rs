@@ -631,8 +631,8 @@ fn invalid_runs_are_refused_before_anything_runs() {
     lab.write("none.toml", TINY.replace("\"sh\"", "\"/none/such\""));
     lab.write("text.pagelab", "no run file");
     let cases: &[(&[&str], i32, &str)] = &[
-        (&["run", "bad.toml"], 3, "bad.toml:3: unknown key `plaice`"),
-        (&["run", "bad.toml", "--dry-run"], 3, "bad.toml:3: unknown key `plaice`"),
+        (&["run", "bad.toml"], 2, "bad.toml:3: unknown key `plaice`"),
+        (&["run", "bad.toml", "--dry-run"], 2, "bad.toml:3: unknown key `plaice`"),
         (&["run", "thb"], 2, "unknown recipe `thb`; expected one of thp"),
         (&["run", "none/thp.toml"], 3, "cannot read the recipe none/thp.toml: no such file"),
         (&["run", "."], 3, "cannot read the recipe .: expected a file of at most 1 MiB"),
@@ -641,7 +641,7 @@ fn invalid_runs_are_refused_before_anything_runs() {
         (&["run"], 2, "required arguments were not provided"),
         (&["run", "--resume", "a.pagelab", "--quick"], 2, "cannot be used with"),
         (&["run", "--resume", "a.pagelab"], 3, "no such file"),
-        (&["run", "--resume", "a.pagelab", "--dry-run"], 2, "hint: `pagelab report a.pagelab` shows its plan"),
+        (&["run", "--resume", "a.pagelab", "--dry-run"], 2, "hint: `pagelab report a.pagelab` shows its trials"),
         (
             &["run", "--resume", "text.pagelab"],
             3,

@@ -439,6 +439,29 @@ fn impossible_guests_are_refused_before_a_boot() {
 }
 
 #[test]
+fn all_that_keeps_a_run_from_its_start_is_told_at_once() {
+    let stage = stage(ANSWERS);
+    let bad = RECIPE.replace("repeats = 2", "repeats = 2\nbaseline = \"plane\"").replace("512M", "2G");
+    stage.put("t.toml", format!("{bad}[guest]\nswap = \"4M\"\n").as_bytes());
+    let kernels = ["--kernel", "./absent", "--kernel", "vmlinuz", "--kernel", "./vmlinuz"];
+    let words = [&GUEST[..], &kernels, &["--repeats", "0", "--memory", "64M"]].concat();
+    let (code, _, stderr) = texts(&run(&stage, &words));
+    expect_test::expect![[r#""#]].assert_eq(&stderr);
+    assert_eq!((code, boots(&stage)), (Some(2), 0));
+    // Without a wrong request: what this machine lacks.
+    stage.put("t.toml", RECIPE.as_bytes());
+    let words: Vec<&str> = GUEST.iter().map(|word| if *word == "./qemu" { "./no-qemu" } else { word }).collect();
+    let (code, _, stderr) = texts(&run(&stage, &[&words[..], &["--kernel", "./absent"]].concat()));
+    assert_eq!(code, Some(4), "{stderr}");
+    assert!(stderr.contains("cannot find ./no-qemu") && stderr.contains("kernel ./absent"), "{stderr}");
+    let (code, _, stderr) = texts(&run(&stage, &[&words[..], &["--model", "--swap-dir", "."]].concat()));
+    assert_eq!(code, Some(2), "{stderr}");
+    for said in ["--swap-dir does not apply", "--model does not apply", "cannot find ./no-qemu"] {
+        assert!(stderr.contains(said), "{stderr}");
+    }
+}
+
+#[test]
 fn a_plan_says_which_guests_it_needs() {
     let stage = stage(ANSWERS);
     let (code, stdout, stderr) =

@@ -5,6 +5,7 @@ pub mod guest;
 pub mod judge;
 mod progress;
 pub mod recipe_file;
+mod start_problems;
 pub mod trial;
 
 use std::ffi::OsString;
@@ -19,8 +20,8 @@ use pagelab_experiment::engine::{SessionEvent, StopRequest};
 use pagelab_experiment::host_place::{self, HostPlace};
 use pagelab_experiment::place::Place;
 use pagelab_experiment::processor_model;
-use pagelab_experiment::recipe::{Recipe, TrialPlace};
-use pagelab_experiment::resolve::{ExperimentOverrides, ResolvedExperiment};
+use pagelab_experiment::recipe::TrialPlace;
+use pagelab_experiment::resolve::{ExperimentOverrides, NO_REPEATS, ResolvedExperiment};
 pub use pagelab_experiment::session::SessionFile;
 use pagelab_experiment::session::{ExperimentSession, SessionEnd};
 use pagelab_experiment::simulation_recipe;
@@ -49,6 +50,7 @@ use crate::{manifest, output};
 
 use progress::RunProgress;
 pub use recipe_file::check_program;
+use start_problems::StartProblems;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -86,7 +88,7 @@ pub struct Args {
     quick: bool,
 
     /// Number of counted rounds [default: the recipe's]
-    #[arg(long, value_name = "N", value_parser = parse_bounded::<u32, 1, 10_000>)]
+    #[arg(long, value_name = "N", value_parser = parse_repeats)]
     repeats: Option<u32>,
 
     /// Time for all trials: no round begins that would exceed it
@@ -130,11 +132,16 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
+/// Parses a number of rounds. 0 is refused with the other problems of the recipe and its command line.
+fn parse_repeats(text: &str) -> Result<u32, String> {
+    parse_bounded::<u32, 0, 10_000>(text).map_err(|_| "expected an integer from 1 to 10000".to_owned())
+}
+
 pub fn run(args: &Args) -> Result<u8, Failure> {
     if let Some(path) = &args.resume {
         if args.dry_run {
-            let hint = format!("hint: `pagelab report {}` shows its plan and its trials", path.display());
-            return Err(usage_error(&format!("--dry-run does not apply to --resume: the plan is in the file; {hint}")));
+            let failure = usage_error("--dry-run does not apply to --resume: the plan is in the file");
+            return Err(failure.hint(format!("`pagelab report {}` shows its trials", path.display())));
         }
         let judge = args.judge.request();
         return resume(path, &ResumeOptions { json: args.json, guest: args.guest.clone(), judge });
@@ -145,20 +152,27 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         args.judge.refuse_simulated()?;
         return run_simulated(args, &origin, &text);
     }
-    // The error lists all problems, one per line, with file and line.
-    let recipe =
-        Recipe::parse(&origin, &text).map_err(|bad| Failure::new(FailureKind::BadInput, bad.to_string()))?;
-    let resolved = resolve_recipe(args, recipe)?;
+    // The error lists all problems, one per line.
+    let resolved = resolve_recipe(args, &origin, &text);
+    let resolved = resolved.map_err(|failure| args.guest.add_kernel_problems(failure))?;
+    let mut problems = StartProblems::default();
     let is_guest = resolved.recipe.place == TrialPlace::Guest;
-    args.guest.check(args, is_guest)?;
-    if args.dry_run {
-        return print_plan(&resolved, args.json, args.model).map(|()| Exit::Success as u8);
-    }
+    args.guest.check(args, is_guest, &mut problems);
     let judge = args.judge.request();
     if let Some(judge) = &judge {
-        judge.check(&resolved.plan, &resolved.recipe)?;
+        problems.add_error(judge.check(&resolved.plan, &resolved.recipe));
     }
-    let guests = is_guest.then(|| guest::find_guests(&args.guest, &resolved)).transpose()?;
+    if args.dry_run {
+        problems.into_result()?;
+        return print_plan(&resolved, args.json, args.model).map(|()| Exit::Success as u8);
+    }
+    if let Some(variant) = &resolved.compared_with {
+        output::warn(&format!("note: --judge compares the kernels with the variant {variant:?} alone"));
+    }
+    let guests = match is_guest {
+        true => Some(guest::find_guests(&args.guest, &resolved, problems)?),
+        false => problems.into_result().map(|()| None)?,
+    };
     if !is_guest {
         recipe_file::check_programs(&resolved)?;
     }
@@ -190,7 +204,12 @@ fn run_simulated(args: &Args, origin: &str, text: &str) -> Result<u8, Failure> {
     if args.guest.place.is_some() {
         return Err(usage_error("this recipe is simulated: --place does not apply"));
     }
-    args.guest.check(args, false)?;
+    let mut problems = StartProblems::default();
+    args.guest.check(args, false, &mut problems);
+    if args.repeats == Some(0) {
+        problems.add(usage_error(NO_REPEATS));
+    }
+    problems.into_result()?;
     let asked = RecipeOverrides { quick: args.quick, seeds: args.repeats, ..Default::default() };
     if args.dry_run {
         return sim::run::dry_run_recipe(origin, text, &asked, args.json);
@@ -230,18 +249,13 @@ fn print_plan(resolved: &ResolvedExperiment, json: bool, has_model: bool) -> Res
 }
 
 /// Resolves a recipe with its command line.
-fn resolve_recipe(args: &Args, recipe: Recipe) -> Result<ResolvedExperiment, Failure> {
+fn resolve_recipe(args: &Args, origin: &str, text: &str) -> Result<ResolvedExperiment, Failure> {
     let words = super::parse_command(&args.command)?;
     let command = (!words.is_empty()).then_some(words);
     let (quick, repeats, time_budget) = (args.quick, args.repeats, args.time_budget);
     let of_guest = args.guest.overrides(args.judge.request().is_some());
-    let kernels = of_guest.kernels.len().max(recipe.guest.kernels.len());
-    if of_guest.compares_kernels && kernels > 1 && recipe.variants.len() > 1 {
-        let name = &recipe.variants[recipe.baseline].name;
-        output::warn(&format!("note: --judge compares the kernels with the variant {name:?} alone"));
-    }
     let overrides = ExperimentOverrides { quick, repeats, time_budget, command, ..of_guest };
-    ResolvedExperiment::resolve(recipe, &overrides).map_err(|bad| usage_error(&bad.to_string()))
+    ResolvedExperiment::parse(origin, text, &overrides).map_err(|bad| usage_error(&bad.to_string()))
 }
 
 /// What a command line that resumes a file may change.
@@ -290,19 +304,18 @@ pub fn resume(path: &Path, now: &ResumeOptions) -> Result<u8, Failure> {
         }
     };
     let plan = &experiment.plan;
-    let recipe = Recipe::parse(&plan.origin, &plan.recipe)
-        .map_err(|error| bad(&format!("this version rejects its recipe:\n{error}")))?;
     let resolved = match &args {
-        Some(args) => resolve_recipe(args, recipe)?,
-        None => ResolvedExperiment::resolve(recipe, &ExperimentOverrides::default())
-            .map_err(|error| bad(&error.to_string()))?,
+        Some(args) => resolve_recipe(args, &plan.origin, &plan.recipe),
+        None => ResolvedExperiment::parse(&plan.origin, &plan.recipe, &ExperimentOverrides::default())
+            .map_err(|error| usage_error(&error.to_string())),
     };
+    let resolved = resolved.map_err(|error| bad(&format!("this version rejects its recipe:\n{error}")))?;
     if let Some(judge) = &now.judge {
         judge.check(plan, &resolved.recipe)?;
     }
     let judge = now.judge.clone().or_else(|| args.as_ref()?.judge.request());
     if let Some(args) = args.as_ref().filter(|_| resolved.recipe.place == TrialPlace::Guest) {
-        let guests = guest::find_guests(&args.guest.with_changes(&now.guest), &resolved)?;
+        let guests = guest::find_guests(&args.guest.with_changes(&now.guest), &resolved, StartProblems::default())?;
         guests.check_accelerator(&run).map_err(|why| bad(&why))?;
         let file = SessionFile::Resumed(writer, &run);
         return guest::run_in_guests(args, (plan, &resolved), guests, (path, file), (now.json, judge));

@@ -15,7 +15,7 @@ use pagelab_guest::boot::{GuestPlan, QEMU, find_qemu};
 use pagelab_guest::disk;
 use pagelab_guest::kernel::GuestKernel;
 use pagelab_guest::kernel_setup::set_up_kernel;
-use pagelab_guest_place::{GuestPlace, GuestRunner, VariantGuest};
+use pagelab_guest_place::{GuestPlace, GuestRunner, VariantGuest, config_of};
 use pagelab_model::Bytes;
 use pagelab_model::experiment::Plan;
 use pagelab_model::run::Run;
@@ -25,6 +25,7 @@ use pagelab_study::session::watch_signals;
 
 use super::Args;
 use super::judge::JudgeRequest;
+use super::start_problems::StartProblems;
 use crate::cmd::guest::run::{ACCELERATORS, choose_accelerator};
 use crate::cmd::guest::{find_own_module, is_kernel_path, memory, open_cache};
 use crate::cmd::usage_error;
@@ -96,8 +97,8 @@ impl GuestArgs {
         }
     }
 
-    /// Checks that options and place fit.
-    pub fn check(&self, args: &Args, is_guest: bool) -> Result<(), Failure> {
+    /// Reports options that do not fit the place.
+    pub fn check(&self, args: &Args, is_guest: bool, problems: &mut StartProblems) {
         let of_guest = [
             ("--kernel", !self.kernel.is_empty()),
             ("--modules", self.modules.is_some()),
@@ -109,10 +110,20 @@ impl GuestArgs {
             ("--cache", self.cache.is_some()),
         ];
         let of_host = [("--swap-dir", args.swap_dir.is_some()), ("--model", args.model)];
-        match is_guest {
-            true => refuse(&of_host, "does not apply to guests"),
-            false => refuse(&of_guest, "requires --place guest"),
+        let (options, reason) = match is_guest {
+            true => (&of_host[..], "does not apply to guests"),
+            false => (&of_guest[..], "requires --place guest"),
+        };
+        for (option, _) in options.iter().filter(|(_, is_given)| *is_given) {
+            problems.add(usage_error(&format!("{option} {reason}")));
         }
+    }
+
+    /// Adds kernels of the command line that cannot be used to the problems of a recipe.
+    pub fn add_kernel_problems(&self, of_recipe: Failure) -> Failure {
+        let mut problems = StartProblems::default();
+        find_kernels(self, &self.kernel, None, &mut problems);
+        problems.join_to(of_recipe)
     }
 
     /// The same options for the trial in the guest.
@@ -123,13 +134,6 @@ impl GuestArgs {
         let cpus = self.cpus.map(|cpus| ["--cpus".into(), OsString::from(cpus.to_string())]);
         let sizes = memory.into_iter().flatten().chain(cpus.into_iter().flatten());
         kernels.chain(sizes).chain(compares).collect()
-    }
-}
-
-fn refuse(options: &[(&str, bool)], reason: &str) -> Result<(), Failure> {
-    match options.iter().find(|(_, is_given)| *is_given) {
-        Some((option, _)) => Err(usage_error(&format!("{option} {reason}"))),
-        None => Ok(()),
     }
 }
 
@@ -175,37 +179,49 @@ impl FoundGuests {
     }
 }
 
-/// Finds QEMU and the kernels, which are downloaded if need be, and checks all guests before the first boot.
-/// The error lists all problems.
-pub fn find_guests(args: &GuestArgs, resolved: &ResolvedExperiment) -> Result<FoundGuests, Failure> {
+/// Finds QEMU and the kernels, and checks all guests before the first boot. Kernels are downloaded if need be
+/// and if nothing else keeps the experiment from its start. The error lists all problems.
+pub fn find_guests(
+    args: &GuestArgs,
+    resolved: &ResolvedExperiment,
+    mut problems: StartProblems,
+) -> Result<FoundGuests, Failure> {
     let qemu = args.qemu.clone().unwrap_or_else(|| QEMU.into());
-    find_qemu(&qemu)?;
+    problems.add_error(find_qemu(&qemu));
     let mut told = SetupProgress::start(false)?;
-    let kernels = find_kernels(args, &resolved.recipe, &mut told)?;
-    let mut problems = Vec::new();
+    let recipe = &resolved.recipe;
+    let selectors: Vec<String> = (0..recipe.variants.len()).map(|at| recipe.required_guest(at).kernel).collect();
+    let download = problems.is_empty().then_some(&mut told);
+    let kernels = find_kernels(args, &selectors, download, &mut problems);
+    problems.exit_if_stopped();
     let mut guests = Vec::new();
-    for (at, variant) in resolved.recipe.variants.iter().enumerate() {
-        let required = resolved.recipe.required_guest(at);
+    for at in 0..recipe.variants.len() {
+        let required = recipe.required_guest(at);
         let Some(kernel) = kernels.get(&required.kernel) else { continue };
         let find_module = || find_own_module(args.cache.as_ref(), &required.kernel, kernel);
-        let module = required.has_module.then(find_module).transpose()?;
+        let module = required.has_module.then(find_module).transpose();
+        let module = problems.add_error(module).flatten();
         let guest = VariantGuest { required, kernel: kernel.clone(), module };
-        let config = guest.config();
-        let modules = || guest.kernel.module_files(&config.required_modules()).map(drop);
-        let disk = || config.disk.map_or(Ok(()), |_| disk::check_mkfs());
-        let unmet = || modules().and_then(|()| disk()).err().map(|failure| failure.to_string());
-        let problem = config.check().err().or_else(unmet);
-        problems.extend(problem.map(|why| format!("variant {:?}: {why}", variant.name)));
+        check_guest(&guest, &recipe.variants[at].name, &mut problems);
         guests.push(guest);
     }
-    if !problems.is_empty() {
-        return Err(usage_error(&problems.join("\n")));
-    }
-    let configs: Vec<_> = guests.iter().map(VariantGuest::config).collect();
+    let configs: Vec<_> = (0..recipe.variants.len()).map(|at| config_of(&recipe.required_guest(at))).collect();
     let lanes = memory::count_lanes(configs.iter(), args.lanes.and_then(NonZero::new));
-    let lanes = lanes.map_err(|why| Failure::new(FailureKind::NotAvailable, why))?;
+    let lanes = problems.add_error(lanes.map_err(|why| Failure::new(FailureKind::NotAvailable, why)));
+    problems.into_result()?;
     let accelerator = probe_accelerator(args, &guests, &qemu, &told)?;
-    Ok(FoundGuests { qemu, guests, accelerator, lanes })
+    Ok(FoundGuests { qemu, guests, accelerator, lanes: lanes.unwrap_or(NonZero::<usize>::MIN) })
+}
+
+/// Reports what the guest of a variant cannot have, other than the sizes that its recipe states.
+fn check_guest(guest: &VariantGuest, variant: &str, problems: &mut StartProblems) {
+    let config = guest.config();
+    let modules = || guest.kernel.module_files(&config.required_modules()).map(drop);
+    let disk = || config.disk.map_or(Ok(()), |_| disk::check_mkfs());
+    let shape = config.check().map_err(|why| usage_error(&why));
+    if let Err(failure) = shape.and_then(|()| modules()).and_then(|()| disk()) {
+        problems.add(Failure::new(failure.kind(), format!("variant {variant:?}: {failure}")));
+    }
 }
 
 /// The accelerator of all guests, after a probe boot of each kernel if KVM was requested: KVM only if it works
@@ -234,43 +250,43 @@ fn probe_accelerator(
     Ok(if probed.is_empty() { Accelerator::Tcg } else { Accelerator::Kvm })
 }
 
-/// The kernels of all variants, by the words that select them.
+/// The kernels by the words that select them. Without a `download` only those that are there are found.
 fn find_kernels(
     args: &GuestArgs,
-    recipe: &Recipe,
-    told: &mut SetupProgress,
-) -> Result<BTreeMap<String, GuestKernel>, Failure> {
+    selectors: &[String],
+    mut download: Option<&mut SetupProgress>,
+    problems: &mut StartProblems,
+) -> BTreeMap<String, GuestKernel> {
     let mut kernels: BTreeMap<String, GuestKernel> = BTreeMap::new();
-    let mut problems: Vec<Failure> = Vec::new();
-    for at in 0..recipe.variants.len() {
-        let selector = recipe.required_guest(at).kernel;
-        if kernels.contains_key(&selector) {
-            continue;
-        }
-        let found = if is_kernel_path(&selector) {
-            GuestKernel::open(Path::new(&selector), args.modules.as_deref())
+    let distinct = selectors.iter().enumerate().filter(|(at, selector)| !selectors[..*at].contains(selector));
+    for (_, selector) in distinct {
+        let found = if is_kernel_path(selector) {
+            GuestKernel::open(Path::new(selector), args.modules.as_deref()).map(Some)
         } else {
-            let cache = open_cache(args.cache.as_ref())?;
-            cache.find_kernel(&selector).map_or_else(|| set_up_kernel(&cache, &selector, told), Ok)
+            find_packaged(args, selector, download.as_deref_mut())
         };
-        match found {
-            Ok(kernel) => {
-                let twin = kernels.iter().find(|(_, known)| known.image == kernel.image);
-                if let Some((known, _)) = twin {
-                    let text = format!("kernels {known} and {selector} are the same: {}", kernel.release);
-                    problems.push(usage_error(&text));
-                }
-                kernels.insert(selector, kernel);
-            }
-            Err(failure) if matches!(failure.kind(), FailureKind::Stopped(_)) => {
-                return Err(output::exit_if_stopped(failure));
-            }
-            Err(failure) => problems.push(failure),
+        let Some(kernel) = problems.add_error(found).flatten() else { continue };
+        let twin = kernels.iter().find(|(_, known)| known.image == kernel.image);
+        if let Some((known, _)) = twin {
+            let text = format!("kernels {known} and {selector} are the same: {}", kernel.release);
+            problems.add(usage_error(&text));
         }
+        kernels.insert(selector.clone(), kernel);
     }
-    let Some(first) = problems.first() else { return Ok(kernels) };
-    let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
-    Err(Failure::new(first.kind(), texts.join("\n")))
+    kernels
+}
+
+/// A kernel of the cache, or one to be downloaded.
+fn find_packaged(
+    args: &GuestArgs,
+    selector: &str,
+    download: Option<&mut SetupProgress>,
+) -> Result<Option<GuestKernel>, Failure> {
+    let cache = open_cache(args.cache.as_ref())?;
+    match (cache.find_kernel(selector), download) {
+        (None, Some(told)) => set_up_kernel(&cache, selector, told).map(Some),
+        (found, _) => Ok(found),
+    }
 }
 
 /// Runs the remaining trials of the plan in guests.
