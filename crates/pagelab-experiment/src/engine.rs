@@ -31,6 +31,10 @@ pub enum SessionEvent<'n> {
     Note(&'n str),
     /// A trial begins: its number from 1, the total; remaining time, if known.
     TrialStarted {
+        /// Its slot.
+        slot: usize,
+        /// Trials that have ended and are not repeated.
+        done: usize,
         /// From 1 on.
         number: usize,
         /// Total number of trials, finished and remaining.
@@ -43,6 +47,13 @@ pub enum SessionEvent<'n> {
         round: Option<u32>,
         /// For this trial and all later ones: an estimate, or the most if the experiment may end early.
         remaining_time: Option<Duration>,
+    },
+    /// The guest of a trial boots, or has booted.
+    GuestBoot {
+        /// The slot of the trial.
+        slot: usize,
+        /// How long it may take; `None`: it has booted.
+        limit: Option<Duration>,
     },
     /// Thousandths of the trials of this session, including those in progress.
     Progress(u64),
@@ -336,7 +347,11 @@ impl<'e> Engine<'e> {
         let Some(planned) = plan.schedule.get(slot) else { return };
         let remaining_time = self.estimate_remaining(due);
         let total = plan.schedule.len();
+        let is_done = |trial: &&Trial| !matches!(trial.end, TrialEnd::Lost(_) | TrialEnd::Rejected(_));
+        let done = self.trials.values().filter(is_done).count();
         (self.on_event)(&SessionEvent::TrialStarted {
+            slot,
+            done,
             // Trials that a group took and that have not begun are neither due nor running.
             number: (self.trials.len() + self.running.len()).min(total),
             total,
@@ -578,6 +593,12 @@ impl LanePool<'_> {
                 engine.journal.time_left().map_or(PROGRESS_INTERVAL, |left| left.min(PROGRESS_INTERVAL));
             match receive.recv_timeout(wait) {
                 Ok(GroupEvent::Started(slot)) => engine.report_start(slot, &self.due()),
+                Ok(GroupEvent::Booting(slot, limit)) => {
+                    (engine.on_event)(&SessionEvent::GuestBoot { slot, limit: Some(limit) });
+                }
+                Ok(GroupEvent::Booted(slot)) => {
+                    (engine.on_event)(&SessionEvent::GuestBoot { slot, limit: None });
+                }
                 // A lane may have taken a trial before the decision that left it out.
                 Ok(GroupEvent::Ended(trial)) if engine.is_left_out(trial.trial.slot) => {}
                 Ok(GroupEvent::Ended(trial)) => {

@@ -132,6 +132,10 @@ impl From<Trial> for FinishedTrial {
 pub enum GroupEvent {
     /// The trial of this slot began.
     Started(usize),
+    /// Its guest boots, which may take this long.
+    Booting(usize, Duration),
+    /// Its guest has booted.
+    Booted(usize),
     /// A trial ended.
     Ended(Box<FinishedTrial>),
 }

@@ -75,9 +75,16 @@ impl<'o> BootObserver<'o> {
         self.console.tail()
     }
 
-    /// The first trial begins with the boot: its time is what a trial costs.
-    pub fn start_first(&mut self) {
+    /// The first trial begins with the boot, which may take this long: its time is what a trial costs.
+    pub fn start_first(&mut self, boot_limit: Duration) {
         self.start(0);
+        self.report_boot(|slot| GroupEvent::Booting(slot, boot_limit));
+    }
+
+    fn report_boot(&mut self, event: impl FnOnce(usize) -> GroupEvent) {
+        if let Some(&slot) = self.slots.first() {
+            self.is_refused |= !(self.report)(event(slot));
+        }
     }
 
     fn start(&mut self, trial: usize) {
@@ -96,6 +103,7 @@ impl GuestObserver for BootObserver<'_> {
 
     fn on_first_message(&mut self, _cost: FirstMessageCost) {
         self.has_booted = true;
+        self.report_boot(GroupEvent::Booted);
     }
 
     fn on_step_started(&mut self, step: usize) {

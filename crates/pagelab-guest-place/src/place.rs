@@ -229,7 +229,7 @@ impl<'p> GuestPlace<'p> {
         let stop_signal = || (self.stop)();
         let host = (&stop_signal as &dyn Fn() -> Option<i32>, limits.clone());
         let mut observer = BootObserver::new(slots, required, keep_going, report, host);
-        observer.start_first();
+        observer.start_first(plan.timeouts.first_line);
         let outcome = run_guest(&plan, &mut observer);
         let (ended, is_overdue) = (observer.ended, observer.is_overdue);
         self.has_booted.fetch_or(observer.has_booted, Ordering::Relaxed);

@@ -202,7 +202,7 @@ impl SimulationSession<'_> {
             SessionEvent::Progress(thousandths) => progress.update(*thousandths),
             SessionEvent::TrialEnded(_) => progress.count_run(),
             SessionEvent::Note(text) => output::warn(&format!("note: {text}")),
-            SessionEvent::TrialStarted { .. } => {}
+            SessionEvent::TrialStarted { .. } | SessionEvent::GuestBoot { .. } => {}
         };
         let stop = &|| stop.signal();
         let session = ExperimentSession { plan, place: &place, first_trial, stop, on_event };
