@@ -150,7 +150,7 @@ mod tests {
         };
         assert_eq!(end(panic(), "", true), TrialEnd::OutOfMemory);
         let unvaried = end(panic(), "", false);
-        assert!(matches!(unvaried, TrialEnd::Lost(why) if why.contains("ran out of memory")));
+        assert!(matches!(unvaried, TrialEnd::Lost(why) if why.contains("its kernel panicked: out of memory (System is deadlocked")));
         let oom = "Out of memory: Killed process 80 (x)\n";
         assert_eq!(end(LossReason::PoweredOff, oom, true), TrialEnd::OutOfMemory);
         // QEMU was killed by somebody else: that is no result, whatever happened before.

@@ -111,9 +111,10 @@ pub enum LossReason {
 impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LossReason::Panic(line) => write!(f, "its kernel panicked: {line}"),
+            LossReason::Panic(line) => write!(f, "its kernel panicked: {}", panic_cause(line)),
             LossReason::OutOfMemory(line) => {
-                write!(f, "its kernel ran out of memory: {line}; hint: use a larger --memory")
+                let cause = panic_cause(line);
+                write!(f, "its kernel panicked: out of memory ({cause}); hint: use a larger --memory")
             }
             LossReason::PoweredOff => f.write_str("it powered off without a result"),
             LossReason::QemuRefused(code, said) => {
@@ -157,6 +158,11 @@ impl LossReason {
             LossReason::AgentError(_) => "agent",
         }
     }
+}
+
+/// What a line says behind the words that each panic begins with (kernel/panic.c).
+fn panic_cause(line: &str) -> &str {
+    line.strip_prefix("Kernel panic - not syncing: ").unwrap_or(line)
 }
 
 /// ` (SIGKILL)`, for the signals that end programs.

@@ -2,7 +2,7 @@
 
 use pagelab_metrics::effect::{DoubtReason, Effect, EffectVerdict, NoiseFloor, RatioInterval, ThpAdvice};
 use pagelab_model::Absence;
-use pagelab_model::experiment::{MeasureHead, Plan, Sequence, TrialEnd, TrialRole, measures};
+use pagelab_model::experiment::{MeasureHead, Plan, Sequence, Trial, TrialEnd, TrialRole, measures};
 
 use crate::quantity_format::format_duration;
 use crate::style::{format_percent, format_plural};
@@ -215,6 +215,20 @@ pub fn format_trial_end(end: &TrialEnd) -> String {
         TrialEnd::Stopped => "stopped with the experiment".to_owned(),
     }
 }
+
+/// Formats the end of a trial, of which the last output says more: in a guest that ran out of memory the
+/// kernel may have panicked, and killed nothing.
+pub fn describe_trial_end(trial: &Trial) -> String {
+    match trial.end {
+        TrialEnd::OutOfMemory if trial.last_output.contains(PANIC) => {
+            "the guest's kernel panicked: out of memory".to_owned()
+        }
+        _ => format_trial_end(&trial.end),
+    }
+}
+
+/// Start of the first line of a panic (kernel/panic.c).
+const PANIC: &str = "Kernel panic - not syncing";
 
 /// The place of experiments that other tools made: unknown of it, nor of the order of trials.
 pub const IMPORTED_PLACE: &str = "imported";

@@ -63,7 +63,7 @@ fn a_lost_guest_never_looks_like_a_failed_command() {
         ("cat said >&$line; kill -9 $$", &[], "qemu_killed", "signal 9"),
         ("exit 0", &[], "powered_off", "it powered off without a result"),
         ("cat said >&$line; exit 0", &[], "powered_off", "without a result"),
-        (PANIC, &[], "panic", "its kernel panicked: Kernel panic - not syncing: ?[2Jsysrq"),
+        (PANIC, &[], "panic", "its kernel panicked: ?[2Jsysrq"),
         (OOM, &[], "out_of_memory", "hint: use a larger --memory"),
         (INIT, &[], "agent", "its agent failed: PID 1 exited: Kernel panic"),
         (

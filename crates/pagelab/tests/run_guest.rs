@@ -144,7 +144,7 @@ fn a_lost_guest_costs_one_trial_which_is_repeated_once_and_by_a_resumed_run() {
     const PANIC: &str =
         "printf '[ 1.0] oops\\n[ 1.1] Kernel panic - not syncing: x' >&$console; exec sleep 600";
     for (ending, said) in [
-        (PANIC, "its guest was lost: its kernel panicked: Kernel panic - not syncing: x"),
+        (PANIC, "its guest was lost: its kernel panicked: x\n"),
         ("kill -9 $$", "its guest was lost: QEMU was killed by signal 9 (SIGKILL)"),
         ("echo garbage >&$line; exec sleep 600", "its guest was lost: corrupt data on its serial line"),
         ("exit 0", "its guest was lost: it powered off without a result"),
@@ -267,6 +267,7 @@ fn a_guest_out_of_memory_is_a_result_where_memory_is_varied() {
         stderr.contains("guests below 608 MiB have no transparent huge pages (docs/guests.md): zone"),
         "{stderr}"
     );
+    assert!(stderr.contains("chase, zone: the guest's kernel panicked: out of memory\n"), "{stderr}");
     let ended = ends(&stage);
     let count = |end: &TrialEnd| ended.iter().filter(|of| *of == end).count();
     assert_eq!((count(&TrialEnd::OutOfMemory), count(&TrialEnd::Done)), (2, 2), "{ended:?}");

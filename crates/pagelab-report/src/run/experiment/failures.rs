@@ -5,7 +5,7 @@ use pagelab_model::experiment::{Experiment, Flag, ScheduleSlot, Trial, TrialEnd}
 
 use super::super::{View, clip_name};
 use super::NAME_MAX;
-use crate::effect_text::format_trial_end;
+use crate::effect_text::describe_trial_end;
 use crate::style::{format_count, format_plural};
 use crate::text_report::TextReport;
 
@@ -95,7 +95,7 @@ fn write_failed_trials(output: &mut TextReport, experiment: &Experiment, view: V
             let variant = plan.variants.get(slot.variant).map_or("?", |variant| &variant.name);
             [workload, variant].map(|name| clip_name(name, NAME_MAX)).join(", ")
         });
-        let how = clip_name(&format_trial_end(&first.end), TEXT_MAX);
+        let how = clip_name(&describe_trial_end(first), TEXT_MAX);
         let which = match trials.len() {
             1 => format!("round {}", slot.map_or(0, |slot| u64::from(slot.round) + 1)),
             several => {

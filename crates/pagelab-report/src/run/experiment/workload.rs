@@ -22,6 +22,8 @@ const STALL_LATENCY: &str = "latency.p99.9";
 const MISSES_MAX: usize = 4;
 /// Ratio of total time above which a run is mentioned although its merit is better.
 const LONGER_RUN_RATIO: f64 = 1.1;
+/// Variants that are named together, at most; more are counted.
+const ALIKE_MAX: usize = 4;
 /// Columns of a variant's name in the table, at most.
 const VARIANT_MAX: usize = 30;
 
@@ -127,7 +129,10 @@ fn answer_sentence(
         Some((ThpAdvice::TooFew, _)) => explained(),
         Some((of, _)) if !is_decided => explain_undecided(of, effect, noise, measure_name),
         Some((of, _)) => format!("{}: {gain}, {saved}", format_advice(of)),
-        None if !is_decided => format!("{}: {}", name(*variant), explained()),
+        None if !is_decided => {
+            let alike = others_without_effect(plan, &variant_effects, (*variant, effect));
+            format!("{}: {}{alike}", name(*variant), explained())
+        }
         None if effect.verdict == EffectVerdict::Worse => {
             return all_slower_sentence(plan, effects, judging_measure, &variant_effects);
         }
@@ -136,6 +141,27 @@ fn answer_sentence(
     let mut costs = if is_decided { cost_texts(effects, *variant) } else { Vec::new() };
     costs.extend(contrary_time_text(effects, judging_measure, *variant, effect));
     std::iter::once(gain_text).chain(costs).collect::<Vec<_>>().join(", ")
+}
+
+/// Names the other variants whose ratio is no effect for the same reason.
+fn others_without_effect(
+    plan: &Plan,
+    variant_effects: &[(usize, &Effect)],
+    (shown, effect): (usize, &Effect),
+) -> String {
+    let is_alike = |(at, of): &&(usize, &Effect)| {
+        *at != shown && of.verdict.is_void() && format_verdict(of.verdict) == format_verdict(effect.verdict)
+    };
+    let names: Vec<String> = variant_effects
+        .iter()
+        .filter(is_alike)
+        .map(|(at, _)| clip_name(&plan.variants[*at].name, NAME_MAX))
+        .collect();
+    match names.len() {
+        0 => String::new(),
+        count if count > ALIKE_MAX => format!("; {count} more variants likewise"),
+        _ => format!("; {} likewise", names.join(", ")),
+    }
 }
 
 /// Describes the run time if the merit is better but the run takes longer.
@@ -166,7 +192,9 @@ fn all_slower_sentence(
     let dies = (0..plan.variants.len()).find(|&at| {
         effects.trials.get(at).is_some_and(|counts| counts.completed == 0 && counts.out_of_memory > 0)
     });
-    let dies = dies.map_or(String::new(), |at| format!("; with {} it is killed by the OOM killer", name(at)));
+    // In a guest, its kernel may be what ends.
+    let how = if plan.place == Plan::GUEST { "runs out of memory" } else { "is killed by the OOM killer" };
+    let dies = dies.map_or(String::new(), |at| format!("; with {} it {how}", name(at)));
     match worse.as_slice() {
         [] => format!("nothing is slower or faster{dies}"),
         [(variant, effect)] => {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use pagelab_experiment::engine::SessionEvent;
 use pagelab_model::experiment::{Flag, Plan, Trial, TrialEnd};
-use pagelab_report::effect_text::format_trial_end;
+use pagelab_report::effect_text::describe_trial_end;
 use pagelab_report::quantity_format::format_duration;
 
 use crate::output;
@@ -134,7 +134,7 @@ impl<'p> RunProgress<'p> {
         let Some(slot) = self.plan.schedule.get(trial.slot) else { return };
         let (workload, variant) = (slot.workload, slot.variant);
         let names = format!("{}, {}", self.plan.workloads[workload].name, self.plan.variants[variant].name);
-        if let Some(how) = trial_end_text(&trial.end) {
+        if let Some(how) = trial_end_text(trial) {
             self.print_line(&format!("{names}: {how}"));
             for line in trial.last_output.lines() {
                 self.print_line(&format!("  | {line}"));
@@ -152,13 +152,13 @@ impl<'p> RunProgress<'p> {
 }
 
 /// Describes how a trial ended, if not normally.
-fn trial_end_text(end: &TrialEnd) -> Option<String> {
-    Some(match end {
+fn trial_end_text(trial: &Trial) -> Option<String> {
+    Some(match &trial.end {
         TrialEnd::Done | TrialEnd::Stopped => return None,
         TrialEnd::InvalidResult(why) => format!("no result: {why}"),
         TrialEnd::LeftProcesses(count) => format!("left {count} processes behind, which were killed"),
         TrialEnd::NotStarted(why) => format!("not started: {why}"),
-        _ => format_trial_end(end),
+        _ => describe_trial_end(trial),
     })
 }
 
