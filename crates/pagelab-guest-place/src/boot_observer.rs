@@ -19,7 +19,7 @@ const STOP_WITHOUT_SIGNAL: i32 = 15;
 /// Receiver of what happens to the trials of a boot. Step 0 of the job writes the recipe.
 pub struct BootObserver<'o> {
     slots: &'o [usize],
-    is_memory_varied: bool,
+    is_oom_result: bool,
     keep_going: &'o mut dyn FnMut(u32) -> bool,
     report: &'o mut dyn FnMut(GroupEvent) -> bool,
     stop_signal: &'o dyn Fn() -> Option<i32>,
@@ -53,7 +53,7 @@ impl<'o> BootObserver<'o> {
     ) -> BootObserver<'o> {
         BootObserver {
             slots,
-            is_memory_varied: guest.is_memory_varied,
+            is_oom_result: guest.is_oom_result,
             has_disks: guest.swap.is_some() || guest.disk.is_some(),
             is_host_full: false,
             keep_going,
@@ -114,7 +114,7 @@ impl GuestObserver for BootObserver<'_> {
 
     fn on_step_ended(&mut self, step: usize, end: &StepEnd) {
         let Some(&slot) = step.checked_sub(1).and_then(|trial| self.slots.get(trial)) else { return };
-        let mut finished = trial_end::of_step(slot, end, self.console.tail(), self.is_memory_varied);
+        let mut finished = trial_end::of_step(slot, end, self.console.tail(), self.is_oom_result);
         finished.events.append(&mut self.notes);
         if self.has_disks && finished.trial.end != TrialEnd::Done && disk::is_host_full() {
             (self.is_host_full, self.is_refused) = (true, true);

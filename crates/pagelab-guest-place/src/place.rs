@@ -225,7 +225,7 @@ impl<'p> GuestPlace<'p> {
         let limits = self.limits(slots);
         let plan = self.boot_plan(slots, &limits)?;
         let required = &self.guest_of(slots[0])?.required;
-        let is_memory_varied = required.is_memory_varied;
+        let is_oom_result = required.is_oom_result;
         let stop_signal = || (self.stop)();
         let host = (&stop_signal as &dyn Fn() -> Option<i32>, limits.clone());
         let mut observer = BootObserver::new(slots, required, keep_going, report, host);
@@ -253,7 +253,7 @@ impl<'p> GuestPlace<'p> {
                 Err(LostTrial { kind: LossKind::NotAvailable, reason })
             }
             Ok(GuestOutcome::Lost(lost)) => {
-                lose(trial_end::of_lost_guest(slot, &lost.reason, &console, is_memory_varied))
+                lose(trial_end::of_lost_guest(slot, &lost.reason, &console, is_oom_result))
             }
             Err(failure) if matches!(failure.kind(), FailureKind::Stopped(_)) && is_overdue => {
                 let limit = limits.get(ended).copied().unwrap_or_default();

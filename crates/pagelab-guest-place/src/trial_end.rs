@@ -20,8 +20,8 @@ pub fn with_end(slot: usize, end: TrialEnd) -> Trial {
     Trial { end, ..Trial::new(slot, 0) }
 }
 
-/// The trial in the report of a step, or a lost trial. `is_memory_varied`: a lack of memory is then a result.
-pub fn of_step(slot: usize, step: &StepEnd, console: &[u8], is_memory_varied: bool) -> FinishedTrial {
+/// The trial in the report of a step, or a lost trial. `is_oom_result`: a lack of memory is then a result.
+pub fn of_step(slot: usize, step: &StepEnd, console: &[u8], is_oom_result: bool) -> FinishedTrial {
     let stderr = || last_lines(&step.stderr, 1);
     let reason = match &step.end {
         StepExit::Code(0) if step.is_truncated => "its report is too long".to_owned(),
@@ -32,7 +32,7 @@ pub fn of_step(slot: usize, step: &StepEnd, console: &[u8], is_memory_varied: bo
         StepExit::Signal(SIGKILL) if has_oom_kill(console) => {
             return lost(
                 slot,
-                is_memory_varied,
+                is_oom_result,
                 true,
                 "the guest's kernel killed it for lack of memory",
                 console,
@@ -42,7 +42,7 @@ pub fn of_step(slot: usize, step: &StepEnd, console: &[u8], is_memory_varied: bo
         StepExit::Signal(signal) => format!("signal {signal} killed it in the guest"),
         StepExit::NotRun(why) => format!("the guest did not run it: {}", printable(why)),
     };
-    lost(slot, is_memory_varied, false, &reason, console)
+    lost(slot, is_oom_result, false, &reason, console)
 }
 
 /// The trial that was under way in a guest that was lost, with the console since it began.
@@ -50,7 +50,7 @@ pub fn of_lost_guest(
     slot: usize,
     reason: &LossReason,
     console: &[u8],
-    is_memory_varied: bool,
+    is_oom_result: bool,
 ) -> FinishedTrial {
     // Only the guest itself ends for lack of memory; QEMU, its line and its deadline have other reasons.
     let is_out_of_memory = match reason {
@@ -58,17 +58,17 @@ pub fn of_lost_guest(
         LossReason::Panic(_) | LossReason::AgentError(_) | LossReason::PoweredOff => has_oom_kill(console),
         _ => false,
     };
-    lost(slot, is_memory_varied, is_out_of_memory, &format!("its guest was lost: {reason}"), console)
+    lost(slot, is_oom_result, is_out_of_memory, &format!("its guest was lost: {reason}"), console)
 }
 
 fn lost(
     slot: usize,
-    is_memory_varied: bool,
+    is_oom_result: bool,
     is_out_of_memory: bool,
     reason: &str,
     console: &[u8],
 ) -> FinishedTrial {
-    let end = match is_memory_varied && is_out_of_memory {
+    let end = match is_oom_result && is_out_of_memory {
         true => TrialEnd::OutOfMemory,
         false => TrialEnd::Lost(reason.to_owned()),
     };
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_out_of_memory_is_a_result_only_where_memory_is_varied() {
+    fn a_guest_out_of_memory_is_a_result_only_where_that_is_compared() {
         let panic = || LossReason::OutOfMemory("System is deadlocked on memory".to_owned());
         let end = |reason: LossReason, console: &str, is_varied| {
             of_lost_guest(0, &reason, console.as_bytes(), is_varied).trial.end

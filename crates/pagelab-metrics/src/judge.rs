@@ -59,6 +59,11 @@ pub enum ComparisonVerdict {
     NotWorse,
     /// The whole interval lies beyond it.
     Worse,
+    /// All trials of the variant ran out of memory, so many, and none of the baseline: worse without a ratio.
+    OutOfMemory {
+        /// How many there are, at least [`PAIRS_MIN`].
+        trials: usize,
+    },
     /// Neither can be said.
     Undecided(UndecidedReason),
 }
@@ -79,6 +84,14 @@ pub enum UndecidedReason {
     ZeroValue,
     /// The measure is absent, or its ratio is.
     Absent(Absence),
+    /// Trials ran out of memory, and more of the variant than of the baseline: those that completed do not
+    /// show that it is not worse.
+    OutOfMemory {
+        /// Of the variant.
+        variant: usize,
+        /// Of the baseline.
+        baseline: usize,
+    },
 }
 
 /// Verdict on an experiment.
@@ -110,7 +123,7 @@ impl ComparisonVerdict {
     pub fn kind(&self) -> JudgeVerdict {
         match self {
             ComparisonVerdict::NotWorse => JudgeVerdict::NotWorse,
-            ComparisonVerdict::Worse => JudgeVerdict::Worse,
+            ComparisonVerdict::Worse | ComparisonVerdict::OutOfMemory { .. } => JudgeVerdict::Worse,
             ComparisonVerdict::Undecided(_) => JudgeVerdict::Undecided,
         }
     }
@@ -206,7 +219,10 @@ pub fn judge_experiment(
         // A recipe may run a variant for some workloads only.
         let is_compared = |column: &usize| Some(*column) != baseline && workload.trials[*column].planned > 0;
         let others = (0..workload.columns.len()).filter(is_compared);
-        comparisons.extend(others.map(|column| judge_column(workload, key, (column, baseline), loss)));
+        comparisons.extend(others.map(|column| {
+            let judged = judge_column(workload, key, (column, baseline), loss);
+            JudgedComparison { verdict: judge_memory(plan, workload, (column, baseline), judged.verdict), ..judged }
+        }));
     }
     if comparisons.is_empty() {
         return Err(JudgeError::NothingToCompare);
@@ -277,6 +293,39 @@ fn judge_column(
         verdict,
     }
 }
+
+/// The verdict of a comparison, with the trials that ran out of memory: of a kernel, for example, that needs
+/// more of it. Where the memory itself is compared, they say nothing about the measure.
+fn judge_memory(
+    plan: &Plan,
+    workload: &WorkloadEffects,
+    (column, baseline): (usize, Option<usize>),
+    verdict: ComparisonVerdict,
+) -> ComparisonVerdict {
+    let Some(baseline) = baseline else { return verdict };
+    let counts = |column: usize| workload.trials.get(column).copied().unwrap_or_default();
+    let memory = |column: usize| {
+        let settings = plan.variants.get(workload.columns[column].variant).map(|of| &of.settings);
+        let is_memory = |(key, _): &&(String, String)| MEMORY_SETTINGS.contains(&key.as_str());
+        settings.into_iter().flatten().filter(is_memory).collect::<Vec<_>>()
+    };
+    let (own, other) = (counts(column), counts(baseline));
+    let (trials, of_baseline) = (own.out_of_memory, other.out_of_memory);
+    if trials <= of_baseline || memory(column) != memory(baseline) || verdict == ComparisonVerdict::Worse {
+        return verdict;
+    }
+    let is_total = own.completed == 0 && own.failed == trials && of_baseline == 0;
+    match is_total && trials.min(other.completed) >= PAIRS_MIN {
+        true => ComparisonVerdict::OutOfMemory { trials },
+        false => {
+            let reason = UndecidedReason::OutOfMemory { variant: trials, baseline: of_baseline };
+            ComparisonVerdict::Undecided(reason)
+        }
+    }
+}
+
+/// Settings of a variant that limit its memory.
+const MEMORY_SETTINGS: [&str; 4] = ["memory", "memory_limit", "swap", "hog"];
 
 /// Why the pairs of a measure would mislead, or why there are none although both variants have values.
 fn find_missing(measure: &MeasureEffects, column: usize, baseline: Option<usize>) -> Option<UndecidedReason> {

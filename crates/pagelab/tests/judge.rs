@@ -314,6 +314,26 @@ fn failed_trials_leave_a_run_undecided() {
 }
 
 #[test]
+fn a_variant_that_runs_out_of_memory_in_all_rounds_is_worse() {
+    let lab = Lab::new();
+    // Trials of the second kernel with both workloads, or with the first one in a single round.
+    let all: Vec<(usize, TrialEnd)> =
+        (0..24).filter(|slot| slot % 2 == 1).map(|slot| (slot, TrialEnd::OutOfMemory)).collect();
+    write_experiment(&lab, "all.pagelab", 6, [1.0, 1.0], &all);
+    write_experiment(&lab, "one.pagelab", 6, [1.0, 1.0], &all[..1]);
+    let judge = |code, file| judge_lines(&run_pagelab(&lab, code, &["report", file, "--judge", "wall"]));
+    expect![[r#"
+        judge: wall of chase: 6.12 against 6.1: worse: all 6 trials ran out of memory, and none of 6.1
+        judge: wall of gups: 6.12 against 6.1: worse: all 6 trials ran out of memory, and none of 6.1
+        judge: worse: 2 of 2 comparisons ran out of memory; 12 of 24 trials failed
+    "#]]
+    .assert_eq(&judge(1, "all.pagelab"));
+    let one = judge(7, "one.pagelab");
+    let said = "judge: wall of chase: 6.12 against 6.1: undecided: 1 trial ran out of memory, and 0 of the baseline\n";
+    assert!(one.starts_with(said), "{one}");
+}
+
+#[test]
 fn a_stopped_run_ends_with_its_signal_and_is_judged_when_resumed() {
     let lab = Lab::new();
     lab.write("rates.toml", RATES);

@@ -103,8 +103,9 @@ pub struct RequiredGuest {
     pub kernel: String,
     /// Memory.
     pub memory: Bytes,
-    /// Whether the memory is what the variant is about: then a guest out of memory is a result.
-    pub is_memory_varied: bool,
+    /// Whether a guest out of memory is a result: where the variant is about the memory, or about the kernel,
+    /// which may need more of it.
+    pub is_oom_result: bool,
     /// CPUs.
     pub cpus: u32,
     /// Words of the kernel's command line.
@@ -177,11 +178,12 @@ impl Recipe {
         let mut settings = table.settings.clone();
         super::merge_options(&mut settings, &own.settings);
         let needs_two = |variant: &Variant| variant.pin == Some(PinPolicy::Required);
+        let is_oom_result = own.memory.is_some() || own.kernel.is_some();
         let kernel = own.kernel.or_else(|| table.kernels.first().cloned());
         RequiredGuest {
             kernel: kernel.unwrap_or_else(|| KERNEL_DEFAULT.to_owned()),
             memory: own.memory.or(table.memory).unwrap_or_else(|| self.default_guest_memory()),
-            is_memory_varied: own.memory.is_some(),
+            is_oom_result,
             cpus: table.cpus.unwrap_or(if self.variants.iter().any(needs_two) { 2 } else { 1 }),
             append: append.join(" "),
             swap: table.swap,
@@ -461,7 +463,7 @@ mod tests {
         let expected = RequiredGuest {
             kernel: "6.12".to_owned(),
             memory: Bytes(1 << 30),
-            is_memory_varied: false,
+            is_oom_result: false,
             cpus: 2,
             append: "a=1".to_owned(),
             swap: None,
@@ -475,7 +477,7 @@ mod tests {
         let other = resolved.recipe.required_guest(1);
         let words = "a=1 b kernelcore=512M";
         assert_eq!((other.kernel.as_str(), other.append.as_str()), ("6.1", words));
-        assert_eq!((other.memory, other.is_memory_varied), (Bytes(2 << 30), true));
+        assert_eq!((other.memory, other.is_oom_result), (Bytes(2 << 30), true));
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         assert_eq!(other.settings, [pair("vm.swappiness", "60"), pair("lru_gen", "no")]);
         assert_eq!((other.has_module, other.module_features), (true, vec![pair("grouping", "off")]));

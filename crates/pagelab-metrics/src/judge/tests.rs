@@ -240,3 +240,42 @@ fn a_verdict_errs_as_rarely_as_its_interval() {
     // 50 are expected of each; three standard deviations are 21.
     assert!([worse, not_worse].iter().all(|count| (29..=71).contains(count)), "{worse} {not_worse}");
 }
+
+/// Ends trials of the second variant, and of the baseline, for lack of memory.
+fn with_ends(mut experiment: Experiment, [variant, baseline]: [usize; 2]) -> Experiment {
+    for (of, count) in [(1, variant), (0, baseline)] {
+        let plan = &experiment.plan;
+        let is_of = |trial: &&mut Trial| {
+            let slot = plan.schedule.get(trial.slot).unwrap();
+            slot.variant == of && slot.role == pagelab_model::experiment::TrialRole::Measured
+        };
+        for trial in experiment.trials.iter_mut().filter(is_of).take(count) {
+            (trial.end, trial.measures) = (TrialEnd::OutOfMemory, Vec::new());
+        }
+    }
+    experiment
+}
+
+#[test]
+fn a_variant_that_always_runs_out_of_memory_is_worse_unless_memory_is_what_is_compared() {
+    let undecided = |variant, baseline| Undecided(UndecidedReason::OutOfMemory { variant, baseline });
+    let first = |experiment: &Experiment| judge(experiment, "wall", 0.1).comparisons[0].verdict.clone();
+    for (rounds, ends, expected) in [
+        (8, [8, 0], ComparisonVerdict::OutOfMemory { trials: 8 }),
+        (8, [0, 0], NotWorse),
+        (16, [3, 0], undecided(3, 0)),
+        (16, [8, 2], undecided(8, 2)),
+        (5, [5, 0], undecided(5, 0)),
+        // The baseline has less memory to spare.
+        (16, [0, 3], NotWorse),
+    ] {
+        let experiment = with_ends(simulate(rounds, [1.0, 1.0], 0.01), ends);
+        assert_eq!(first(&experiment), expected, "{ends:?}");
+        let mut limited = experiment;
+        limited.plan.variants[1].settings.push(("memory_limit".to_owned(), "1G".to_owned()));
+        let verdict = first(&limited);
+        assert!(!matches!(verdict, ComparisonVerdict::OutOfMemory { .. }), "{verdict:?}");
+        let is_by_memory = matches!(verdict, Undecided(UndecidedReason::OutOfMemory { .. }));
+        assert!(!is_by_memory, "{ends:?}: {verdict:?}");
+    }
+}

@@ -28,6 +28,11 @@ pub fn describe_comparison(judgement: &Judgement, of: &JudgedComparison, plan: &
     let verdict = match &of.verdict {
         ComparisonVerdict::NotWorse => format!("not worse than the accepted {accepted}"),
         ComparisonVerdict::Worse => format!("worse than the accepted {accepted}"),
+        ComparisonVerdict::OutOfMemory { trials } => {
+            let all = format_plural(*trials, "trial");
+            let none = format!("and none of {baseline}");
+            return format!("{place}: {variant} against {baseline}: worse: all {all} ran out of memory, {none}");
+        }
         ComparisonVerdict::Undecided(UndecidedReason::Interval) => {
             format!("undecided, since the interval contains the accepted {accepted}")
         }
@@ -50,6 +55,10 @@ fn explain_undecided(of: &JudgedComparison, reason: &UndecidedReason) -> String 
             format!("{}, {missing} more {verb} needed", format_plural(*pairs, "complete pair"))
         }
         (UndecidedReason::Absent(absence), ..) => absence.reason_and_hint(),
+        (UndecidedReason::OutOfMemory { variant, baseline }, ..) => {
+            let trials = format_plural(*variant, "trial");
+            format!("{trials} ran out of memory, and {baseline} of the baseline")
+        }
         (UndecidedReason::ZeroValue, ..) => "a value is 0, which has no ratio".to_owned(),
         (UndecidedReason::Interval | UndecidedReason::NotAnEffect(_), ..) => String::new(),
     };
@@ -127,7 +136,15 @@ pub fn describe_judgement(judgement: &Judgement) -> String {
         JudgeVerdict::Worse => {
             let worse = judgement.count(JudgeVerdict::Worse);
             let verb = if worse == 1 { "exceeds" } else { "exceed" };
-            format!("worse: {worse} of {comparisons} {verb} the accepted {accepted}")
+            let is_short = |of: &&JudgedComparison| matches!(of.verdict, ComparisonVerdict::OutOfMemory { .. });
+            match judgement.comparisons.iter().filter(is_short).count() {
+                0 => format!("worse: {worse} of {comparisons} {verb} the accepted {accepted}"),
+                short if short == worse => format!("worse: {worse} of {comparisons} ran out of memory"),
+                short => {
+                    let rest = worse - short;
+                    format!("worse: {rest} of {comparisons} beyond the accepted {accepted}, {short} out of memory")
+                }
+            }
         }
         JudgeVerdict::NotWorse => {
             let verb = if all == 1 { "is" } else { "are" };
