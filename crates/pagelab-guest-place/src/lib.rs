@@ -9,4 +9,4 @@ mod boot_observer;
 mod place;
 mod trial_end;
 
-pub use place::{GuestPlace, GuestRunner, VariantGuest, config_of};
+pub use place::{BOOT_TIME, GuestPlace, GuestRunner, VariantGuest, config_of};

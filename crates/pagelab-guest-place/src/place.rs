@@ -37,7 +37,7 @@ const THP_MEMORY_MIN: Bytes = Bytes(608 << 20);
 /// The recipe in the guest; the first step of each job writes it.
 const RECIPE_NAME: &str = "recipe.toml";
 /// Time of a boot, for the estimate of the first trials.
-const BOOT_TIME: Duration = Duration::from_secs(5);
+pub const BOOT_TIME: Duration = Duration::from_secs(5);
 /// Time beside the time limits of the trials of a boot: their settings, fragmentation, a disk.
 const GRACE: Duration = Duration::from_secs(120);
 

@@ -1,9 +1,10 @@
 //! Text of an experiment before it begins: trials in their order, expected time, and changes of settings.
 
+use pagelab_model::Bytes;
 use pagelab_model::experiment::{Plan, PlannedVariant, ScheduleSlot, Sequence, TrialRole};
 
 use crate::quantity_format::format_duration;
-use crate::style::TextStyle;
+use crate::style::{TextStyle, format_bytes, format_plural};
 use crate::text_report::TextReport;
 
 const SLOTS_SHOWN_MAX: usize = 12;
@@ -31,6 +32,37 @@ pub struct RunPlanView<'p> {
     pub commands: Vec<Vec<String>>,
     /// Whether a model of the TLBs is requested.
     pub has_model: bool,
+    /// Guests, if they are the place.
+    pub guests: Option<GuestPlan>,
+}
+
+/// Guests of an experiment before it begins.
+#[derive(Clone, Debug)]
+pub struct GuestPlan {
+    /// How many are booted, if none is lost.
+    pub boots: usize,
+    /// How many run at the same time, and the memory of all of these with QEMU; or why they cannot run here.
+    pub lanes: Result<(usize, Bytes), String>,
+    /// Duration with these lanes and boots, emulated, if the recipe states that of each workload.
+    pub expected_ns: Option<u64>,
+    /// The run file.
+    pub file: String,
+}
+
+fn guests_text(guests: &GuestPlan) -> String {
+    let boots = format_plural(guests.boots, "boot");
+    let takes = match guests.expected_ns {
+        Some(takes) => format!("about {} if emulated", format_duration(takes)),
+        None => "duration unknown".to_owned(),
+    };
+    let lanes = match &guests.lanes {
+        Ok((1, memory)) => format!("one guest at a time with {} including QEMU", format_bytes(*memory)),
+        Ok((lanes, memory)) => {
+            format!("{lanes} guests at a time with {} in all including QEMU", format_bytes(*memory))
+        }
+        Err(why) => format!("cannot run here: {why}"),
+    };
+    format!("{boots}, {takes}; {lanes}; run file: {}", guests.file)
 }
 
 fn settings_text(variant: &PlannedVariant) -> String {
@@ -48,6 +80,9 @@ pub fn render(view: &RunPlanView<'_>, style: TextStyle) -> String {
     let mut output = TextReport::new(style);
     output.add_text(&format!("{}: {}", plan.name, plan.question));
     output.add_text(&outline_text(view));
+    if let Some(guests) = &view.guests {
+        output.add_paragraph("guests  ", &guests_text(guests));
+    }
     output.add_gap();
     for (workload, missing) in plan.workloads.iter().zip(&view.missing) {
         output.add_paragraph(&format!("workload {}  ", workload.name), &workload.command.join(" "));

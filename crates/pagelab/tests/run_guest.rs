@@ -470,6 +470,8 @@ fn a_plan_says_which_guests_it_needs() {
     assert_eq!(code, Some(0), "{stderr}");
     for line in [
         "place: guest",
+        "guests 8 boots, duration unknown; ",
+        "; run file: t-1.pagelab",
         "variant plain 6.1, the baseline",
         "variant zone 6.12",
         "a guest with kernel 6.12, 1 GiB, 1 CPU, kernelcore=512M",
@@ -477,5 +479,17 @@ fn a_plan_says_which_guests_it_needs() {
         let text = stdout.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains(line), "{line}\n{stdout}");
     }
+    // 4 trials of 2 s are 80 s when emulated, and two boots take 5 s each.
+    let takes = RECIPE.replace("kernelcore = \"512M\"\n", "").replace("\"chase\"\n", "\"chase\"\ntakes = \"2s\"\n");
+    let takes = takes.replace("[[workload]]", "[guest]\nboot = \"round\"\nmemory = \"128M\"\n[[workload]]");
+    stage.put("takes.toml", takes.replace("name = \"zone\"\n", "name = \"zone\"\nadvise = \"huge\"\n").as_bytes());
+    let (code, stdout, stderr) = texts(&run(&stage, &["takes.toml", "--dry-run", "--lanes", "1"]));
+    assert_eq!(code, Some(0), "{stderr}");
+    let text = stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = "guests 2 boots, about 1 min 30 s if emulated; one guest at a time with 384 MiB including QEMU";
+    assert!(text.contains(said), "{stdout}");
+    let (_, stdout, _) = texts(&run(&stage, &["takes.toml", "--dry-run", "--lanes", "1", "--json"]));
+    let json: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(json["guests"]["memory_bytes"].as_u64(), Some(384 << 20), "{stdout}");
     assert_eq!(boots(&stage), 0);
 }

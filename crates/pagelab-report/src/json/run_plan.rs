@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::document_header;
 use super::experiment::{SlotRow, baseline_name, slot_fields};
 use super::object::{JsonObject, to_array};
-use crate::run_plan::RunPlanView;
+use crate::run_plan::{GuestPlan, RunPlanView};
 
 /// Builds the document.
 pub fn to_document(view: &RunPlanView<'_>) -> Value {
@@ -32,6 +32,7 @@ pub fn to_document(view: &RunPlanView<'_>) -> Value {
         .optional("baseline", baseline_name(plan), "the experiment has no baseline")
         .optional("takes_ns", view.expected_ns, "the recipe does not give the duration of every workload")
         .field("at_most_ns", view.at_most_ns)
+        .optional("guests", view.guests.as_ref().map(guests_json), "trials run on a host")
         .field(
             "workloads",
             to_array(plan.workloads.iter().zip(&view.missing), |(workload, missing)| {
@@ -52,4 +53,15 @@ pub fn to_document(view: &RunPlanView<'_>) -> Value {
             }),
         )
         .into()
+}
+
+fn guests_json(guests: &GuestPlan) -> JsonObject {
+    let (lanes, why) = (guests.lanes.as_ref().ok(), guests.lanes.as_ref().err());
+    let why = why.map_or("", String::as_str);
+    JsonObject::new()
+        .field("boots", guests.boots)
+        .optional("lanes", lanes.map(|(lanes, _)| *lanes), why)
+        .optional("memory_bytes", lanes.map(|(_, memory)| memory.0), why)
+        .optional("takes_ns", guests.expected_ns, "the recipe does not give the duration of every workload")
+        .field("file", guests.file.as_str())
 }

@@ -164,7 +164,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     }
     if args.dry_run {
         problems.into_result()?;
-        return print_plan(&resolved, args.json, args.model).map(|()| Exit::Success as u8);
+        return print_plan(args, &resolved).map(|()| Exit::Success as u8);
     }
     if let Some(variant) = &resolved.compared_with {
         output::warn(&format!("note: --judge compares the kernels with the variant {variant:?} alone"));
@@ -178,8 +178,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     }
     let snapshot = read_snapshot();
     let started = manifest::current_moment();
-    let file = args.output.run_file();
-    let file = file.unwrap_or_else(|| NewRunFile::at(free_run_file_name(&resolved.plan.name)));
+    let file = output_file(args, &resolved.plan);
     let mut manifest = manifest::build_for_process("run", Some(resolved.plan.seed), started, &snapshot);
     manifest.machine.tlb = known_tlb(&snapshot.machine);
     let NewRunFile { path, replaces } = &file;
@@ -192,6 +191,11 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     let snapshot = &snapshot;
     let experiment = HostExperiment { plan, resolved: &resolved, snapshot, swap, has_model, judge };
     experiment.run(path, file, args.json)
+}
+
+/// The run file of a new experiment.
+fn output_file(args: &Args, plan: &Plan) -> NewRunFile {
+    args.output.run_file().unwrap_or_else(|| NewRunFile::at(free_run_file_name(&plan.name)))
 }
 
 /// Runs a recipe of the simulator, which has seeds instead of rounds.
@@ -219,7 +223,7 @@ fn run_simulated(args: &Args, origin: &str, text: &str) -> Result<u8, Failure> {
 }
 
 /// Prints the plan, and the changes of the machine that it would make.
-fn print_plan(resolved: &ResolvedExperiment, json: bool, has_model: bool) -> Result<(), Failure> {
+fn print_plan(args: &Args, resolved: &ResolvedExperiment) -> Result<(), Failure> {
     let (recipe, plan) = (&resolved.recipe, &resolved.plan);
     let site = GuardSite::live().map_err(|error| error.to_string());
     let (expected, at_most) = resolved.estimate_duration();
@@ -240,9 +244,11 @@ fn print_plan(resolved: &ResolvedExperiment, json: bool, has_model: bool) -> Res
             TrialPlace::Guest => (0..variants.len()).map(|at| guest::describe(recipe, at)).collect(),
         },
         commands: plan.schedule.iter().map(command).collect(),
-        has_model,
+        has_model: args.model,
+        guests: (recipe.place == TrialPlace::Guest)
+            .then(|| guest::plan_guests(&args.guest, resolved, &output_file(args, plan).path)),
     };
-    match json {
+    match args.json {
         true => output::print_json(&json::run_plan::to_document(&view)),
         false => output::print(&render(&view, output::stdout_style())),
     }

@@ -34,6 +34,12 @@ pub fn count_lanes<'c>(
     largest.map_or(Ok(NonZero::<usize>::MIN), |need| fit_lanes(&need, requested, cpus, HostMemory::read()))
 }
 
+/// Memory of so many guests of these, the largest of them, with QEMU.
+pub fn sum_of_lanes<'c>(guests: impl Iterator<Item = &'c GuestConfig>, lanes: NonZero<usize>) -> Bytes {
+    let largest = guests.map(|guest| GuestNeed::of(guest).total()).max().unwrap_or(Bytes(0));
+    Bytes(largest.0.saturating_mul(lanes.get() as u64))
+}
+
 fn fit_lanes(
     need: &GuestNeed,
     requested: Option<NonZero<usize>>,

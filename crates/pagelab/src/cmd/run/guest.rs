@@ -1,25 +1,26 @@
 //! `pagelab run --place guest`: trials in disposable guests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 use pagelab_command::progress::{CommandStatus, StatusEnd};
 use pagelab_command::setup_progress::SetupProgress;
-use pagelab_experiment::recipe::{Recipe, TrialPlace};
+use pagelab_experiment::recipe::{BootPolicy, Recipe, TrialPlace};
 use pagelab_experiment::resolve::{ExperimentOverrides, ResolvedExperiment};
 use pagelab_experiment::session::SessionFile;
 use pagelab_guest::accelerator::{Accelerator, AcceleratorChoice};
-use pagelab_guest::boot::{GuestPlan, QEMU, find_qemu};
+use pagelab_guest::boot::{self, QEMU, find_qemu};
 use pagelab_guest::disk;
 use pagelab_guest::kernel::GuestKernel;
 use pagelab_guest::kernel_setup::set_up_kernel;
-use pagelab_guest_place::{GuestPlace, GuestRunner, VariantGuest, config_of};
+use pagelab_guest_place::{BOOT_TIME, GuestPlace, GuestRunner, VariantGuest, config_of};
 use pagelab_model::Bytes;
-use pagelab_model::experiment::Plan;
+use pagelab_model::experiment::{Plan, ScheduleSlot, TrialRole};
 use pagelab_model::run::Run;
 use pagelab_model::size::{self, format_argument, format_exact};
+use pagelab_report::run_plan::GuestPlan;
 use pagelab_report::style::format_plural;
 use pagelab_study::session::watch_signals;
 
@@ -31,7 +32,7 @@ use crate::cmd::guest::{find_own_module, is_kernel_path, memory, open_cache};
 use crate::cmd::usage_error;
 use crate::exit::{Failure, FailureKind};
 use crate::output;
-use crate::value_parsers::{Choice, choice, parse_bounded};
+use crate::value_parsers::{Choice, bounded_ns, choice, parse_bounded};
 
 const HEADING: &str = "Guests (docs/guests.md)";
 
@@ -155,6 +156,40 @@ pub fn describe(recipe: &Recipe, variant: usize) -> Vec<String> {
     vec![text]
 }
 
+/// What a plan says of its guests, before QEMU and the kernels are found. `file` is the run file.
+pub fn plan_guests(args: &GuestArgs, resolved: &ResolvedExperiment, file: &Path) -> GuestPlan {
+    let recipe = &resolved.recipe;
+    let boots = count_boots(recipe, &resolved.plan);
+    let configs: Vec<_> = (0..recipe.variants.len()).map(|at| config_of(&recipe.required_guest(at))).collect();
+    let requested = match resolved.plan.early_end {
+        // Its end is decided after each round.
+        Some(_) => Some(NonZero::<usize>::MIN),
+        None => args.lanes.and_then(NonZero::new),
+    };
+    let lanes = memory::count_lanes(configs.iter(), requested);
+    let lanes = lanes.map(|lanes| lanes.min(NonZero::new(boots).unwrap_or(NonZero::<usize>::MIN)));
+    let by_side = lanes.as_ref().map_or(1, |lanes| lanes.get());
+    let (trials, _) = resolved.estimate_duration();
+    let expected = trials.map(|trials| (trials + BOOT_TIME * boots as u32) / by_side as u32);
+    GuestPlan {
+        boots,
+        lanes: lanes.map(|lanes| (lanes.get(), memory::sum_of_lanes(configs.iter(), lanes))),
+        expected_ns: expected.map(bounded_ns),
+        file: file.display().to_string(),
+    }
+}
+
+/// Boots of a plan whose guests are not lost: one for each trial, or for those of a round that need the same.
+fn count_boots(recipe: &Recipe, plan: &Plan) -> usize {
+    if recipe.guest.boot != Some(BootPolicy::Round) {
+        return plan.schedule.len();
+    }
+    let guest = |slot: ScheduleSlot| {
+        (slot.role == TrialRole::WarmUp, slot.round, recipe.required_guest(slot.variant))
+    };
+    plan.schedule.iter().map(guest).collect::<BTreeSet<_>>().len()
+}
+
 /// Guests of the variants, and how many of them run at the same time.
 pub struct FoundGuests {
     qemu: PathBuf,
@@ -240,7 +275,7 @@ fn probe_accelerator(
             continue;
         }
         probed.push(&guest.kernel.image);
-        let mut plan = GuestPlan::new(guest.kernel.clone(), guest.config(), Vec::new());
+        let mut plan = boot::GuestPlan::new(guest.kernel.clone(), guest.config(), Vec::new());
         plan.qemu = qemu.to_owned();
         choose_accelerator(choice, &mut plan, told)?;
         if plan.accelerator == Accelerator::Tcg {
