@@ -123,6 +123,19 @@ fn each_trial_has_a_guest_and_comes_back_whole() {
     let image = fs::canonicalize(stage.path("vmlinuz")).unwrap();
     let guest = |append: &str| format!("guest with Linux 6.1.0, 1 GiB, 1 CPU{append}, {}", image.display());
     assert_eq!(guests, [guest(""), guest(", kernelcore=512M")]);
+    // The report is one of the guests, not of the machine on which they ran.
+    let report = |options: &[&str]| {
+        let mut command = Command::new(stand_in::binary());
+        command.args(["report", "t.pagelab"]).args(options).current_dir(stage.folder.path());
+        stage.isolate(&mut command);
+        texts(&started(&mut command).wait_with_output().unwrap()).1
+    };
+    let head = report(&[]);
+    let second = head.lines().nth(1).unwrap();
+    assert!(head.lines().next().unwrap().contains("run in guests"), "{head}");
+    assert!(second.contains("Linux 6.1.0, 1 GiB, 1 CPU, ") && second.contains(", and 1 other guest"), "{head}");
+    let verbose = report(&["-v"]);
+    assert!(verbose.contains("guest     Linux 6.1.0, 1 GiB, 1 CPU, kernelcore=512M"), "{verbose}");
     let words = fs::read_to_string(stage.path("arguments")).unwrap();
     assert!(words.contains("-m\n1024M\n") && words.contains("pagelab_guest=1"), "{words}");
     stage.assert_nothing_is_left();

@@ -1,12 +1,13 @@
 //! Header of a report: what ran, where and when, on which machine, and how it ended.
 
+use pagelab_model::experiment::Plan;
 use pagelab_model::run::{Manifest, Run, RunEnd};
 
 use super::{View, clip_name};
 use crate::checkup;
 use crate::json;
 use crate::quantity_format::format_duration;
-use crate::style::{TextStyle, format_count};
+use crate::style::{TextStyle, format_count, format_plural};
 use crate::text_report::TextReport;
 use crate::text_report::display_width;
 use crate::utc::format_utc;
@@ -21,7 +22,10 @@ pub(super) fn render_header(run: &Run, view: View, style: TextStyle) -> String {
         Some(look) if look.taken.euid.is_none() => {
             format!("{} of {}", manifest.kind, clip_name(&look.taken.source, NAME_MAX))
         }
-        _ => format!("{}{}", clip_name(&manifest.kind, NAME_MAX), machine_suffix(manifest)),
+        _ => {
+            let place = if is_in_guests(run) { " in guests" } else { "" };
+            format!("{}{place}{}", clip_name(&manifest.kind, NAME_MAX), machine_suffix(manifest))
+        }
     };
     let ended = match &run.ending {
         RunEnd::Complete { after_ns } => format!("complete, {}", format_duration(*after_ns)),
@@ -32,7 +36,10 @@ pub(super) fn render_header(run: &Run, view: View, style: TextStyle) -> String {
     let mut facts = vec![format!("pagelab {}", clip_name(&manifest.tool_version, NAME_MAX))];
     // The first line of a snapshot has it already.
     let release = manifest.machine.kernel_release.as_ref().ok().filter(|_| run.snapshot.is_none());
-    facts.extend(release.map(|release| format!("Linux {}", clip_name(release, NAME_MAX))));
+    match guests_fact(run) {
+        Some(guests) => facts.push(guests),
+        None => facts.extend(release.map(|release| format!("Linux {}", clip_name(release, NAME_MAX)))),
+    }
     facts.extend(manifest.seed.map(|seed| format!("seed {seed}")));
     let command = style.to_one_line(&format_command_line(&manifest.command_line));
     let typed = format!("$ {command}");
@@ -44,9 +51,38 @@ pub(super) fn render_header(run: &Run, view: View, style: TextStyle) -> String {
     }
     write_abnormal_ending(&mut output, run);
     if view.verbose && run.snapshot.is_none() {
+        if is_in_guests(run) {
+            for guest in list_guests(run) {
+                output.add_paragraph("guest     ", &style.to_one_line(guest));
+            }
+            output.add_text("the machine on which the guests ran:");
+        }
         write_machine(&mut output, manifest);
     }
     output.into_text()
+}
+
+/// Whether the trials ran in guests, and not on the machine of the manifest.
+fn is_in_guests(run: &Run) -> bool {
+    run.experiment.as_ref().is_some_and(|experiment| experiment.plan.place == Plan::GUEST)
+}
+
+/// Descriptions of the guests: `Linux 6.1.0-56-cloud-amd64, 1 GiB, 1 CPU`.
+fn list_guests(run: &Run) -> impl Iterator<Item = &str> {
+    let events = run.events.iter().filter(|event| event.kind == Run::GUEST_EVENT);
+    events.map(|event| event.text.strip_prefix("guest with ").unwrap_or(&event.text))
+}
+
+/// The first guest, and how many others there are: `Linux 6.1.0, 1 GiB, 1 CPU, emulated, and 2 other guests`.
+fn guests_fact(run: &Run) -> Option<String> {
+    let mut guests = list_guests(run).filter(|_| is_in_guests(run));
+    let first = clip_name(guests.next()?, NAME_MAX);
+    let emulated = if run.has_emulated_times() { ", emulated" } else { "" };
+    let others = match guests.count() {
+        0 => String::new(),
+        others => format!(", and {}", format_plural(others, "other guest")),
+    };
+    Some(format!("{first}{emulated}{others}"))
 }
 
 /// Formats the machine: ` on vm-17`.
