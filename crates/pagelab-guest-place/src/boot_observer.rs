@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 
 use pagelab_experiment::place::{GroupEvent, PlaceEvent};
 use pagelab_experiment::recipe::RequiredGuest;
+use pagelab_experiment::trial::ActivitySample;
 use pagelab_guest::boot::GuestObserver;
 use pagelab_guest::console::ConsoleTail;
 use pagelab_guest::disk;
 use pagelab_guest::outcome::{FirstMessageCost, StepEnd};
 use pagelab_model::experiment::TrialEnd;
 
+use crate::host_activity::GuestProcesses;
 use crate::trial_end;
 
 /// The signal number of a stop that no signal requested: a trial of another lane failed, or the file.
@@ -28,6 +30,11 @@ pub struct BootObserver<'o> {
     /// Console since the current trial began.
     console: ConsoleTail,
     began: Instant,
+    processes: &'o GuestProcesses,
+    /// Of the host, when the current trial began.
+    activity: ActivitySample,
+    /// The number of QEMU, once it runs.
+    qemu: Option<u32>,
     notes: Vec<PlaceEvent>,
     /// Whether the agent has answered.
     pub has_booted: bool,
@@ -46,7 +53,7 @@ impl<'o> BootObserver<'o> {
     /// An observer of a boot for these slots.
     pub fn new(
         slots: &'o [usize],
-        guest: &RequiredGuest,
+        (guest, processes): (&RequiredGuest, &'o GuestProcesses),
         keep_going: &'o mut dyn FnMut(u32) -> bool,
         report: &'o mut dyn FnMut(GroupEvent) -> bool,
         (stop_signal, limits): (&'o dyn Fn() -> Option<i32>, Vec<Duration>),
@@ -62,6 +69,9 @@ impl<'o> BootObserver<'o> {
             limits,
             console: ConsoleTail::default(),
             began: Instant::now(),
+            processes,
+            activity: processes.read_activity(),
+            qemu: None,
             notes: Vec::new(),
             has_booted: false,
             ended: 0,
@@ -89,8 +99,18 @@ impl<'o> BootObserver<'o> {
 
     fn start(&mut self, trial: usize) {
         (self.console, self.began) = (ConsoleTail::default(), Instant::now());
+        self.activity = self.processes.read_activity();
         if let Some(&slot) = self.slots.get(trial) {
             self.is_refused |= !(self.report)(GroupEvent::Started(slot));
+        }
+    }
+}
+
+/// QEMU was waited for, since its guest is over.
+impl Drop for BootObserver<'_> {
+    fn drop(&mut self) {
+        if let Some(qemu) = self.qemu {
+            self.processes.remove(qemu);
         }
     }
 }
@@ -99,6 +119,11 @@ impl GuestObserver for BootObserver<'_> {
     fn on_console(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.console.push_bytes(bytes);
         Ok(())
+    }
+
+    fn on_started(&mut self, qemu: u32) {
+        self.qemu = Some(qemu);
+        self.processes.add(qemu);
     }
 
     fn on_first_message(&mut self, _cost: FirstMessageCost) {
@@ -116,6 +141,7 @@ impl GuestObserver for BootObserver<'_> {
         let Some(&slot) = step.checked_sub(1).and_then(|trial| self.slots.get(trial)) else { return };
         let mut finished = trial_end::of_step(slot, end, self.console.tail(), self.is_oom_result);
         finished.events.append(&mut self.notes);
+        self.processes.flag_busy_host(&mut finished.trial, &self.activity);
         if self.has_disks && finished.trial.end != TrialEnd::Done && disk::is_host_full() {
             (self.is_host_full, self.is_refused) = (true, true);
             return;

@@ -6,6 +6,7 @@
 //! with its reason, never a failed one. Nothing of the host is changed.
 
 mod boot_observer;
+mod host_activity;
 mod place;
 mod trial_end;
 

@@ -30,6 +30,7 @@ use pagelab_model::{Bytes, Failure, FailureKind};
 use pagelab_runfile::Error;
 
 use crate::boot_observer::BootObserver;
+use crate::host_activity::GuestProcesses;
 use crate::trial_end;
 
 /// Below this size the kernel disables transparent huge pages (docs/guests.md).
@@ -118,6 +119,8 @@ pub struct GuestPlace<'p> {
     checksums: Mutex<ChecksumTable>,
     /// Notes of trials so far.
     notes: Mutex<BTreeSet<String>>,
+    /// Those of the guests that run.
+    processes: GuestProcesses,
     /// Whether a guest has booted.
     has_booted: AtomicBool,
     /// Descriptions of guests in the file of an earlier session.
@@ -142,6 +145,7 @@ impl<'p> GuestPlace<'p> {
             stop,
             checksums: Mutex::new(ChecksumTable::from_run(earlier_run)),
             notes: Mutex::default(),
+            processes: GuestProcesses::default(),
             has_booted: AtomicBool::new(false),
             earlier_guests: earlier_guests.map(|event| event.text.clone()).collect(),
         }
@@ -228,7 +232,7 @@ impl<'p> GuestPlace<'p> {
         let is_oom_result = required.is_oom_result;
         let stop_signal = || (self.stop)();
         let host = (&stop_signal as &dyn Fn() -> Option<i32>, limits.clone());
-        let mut observer = BootObserver::new(slots, required, keep_going, report, host);
+        let mut observer = BootObserver::new(slots, (required, &self.processes), keep_going, report, host);
         observer.start_first(plan.timeouts.first_line);
         let outcome = run_guest(&plan, &mut observer);
         let (ended, is_overdue) = (observer.ended, observer.is_overdue);
@@ -237,6 +241,8 @@ impl<'p> GuestPlace<'p> {
             return Err(disk_full(&disk::host_disk_full()));
         }
         let console = observer.console().to_vec();
+        // It borrows the receiver of the trials.
+        drop(observer);
         let Some(&slot) = slots.get(ended) else { return Ok(ended) };
         let mut lose = |finished: FinishedTrial| {
             report(GroupEvent::Ended(Box::new(finished)));

@@ -402,6 +402,24 @@ fn a_full_disk_ends_a_run_that_is_resumed_when_there_is_space() {
 }
 
 #[test]
+fn trials_on_a_busy_host_are_flagged() {
+    let stage = stage("sleep 1; cat said >&$line; exec sleep 600");
+    // The stand-in only sleeps: all of this is the work of others.
+    let mut busy = Command::new("sh");
+    busy.args(["-c", "while :; do :; done"]);
+    pagelab_sys::spawn::die_with_parent(&mut busy);
+    let mut busy = busy.spawn().unwrap();
+    let (code, _, stderr) = texts(&run(&stage, &GUEST));
+    busy.kill().unwrap();
+    busy.wait().unwrap();
+    assert_eq!(code, Some(0), "{stderr}");
+    for trial in read_run_file(&stage.path("t.pagelab")).unwrap().experiment.unwrap().trials {
+        let text = trial.flags.iter().find(|flag| flag.kind == Flag::NOT_QUIET).map(|flag| flag.text.as_str());
+        assert!(text.is_some_and(|text| text.starts_with("other processes of the host used")), "{trial:?}");
+    }
+}
+
+#[test]
 fn impossible_guests_are_refused_before_a_boot() {
     let stage = stage(ANSWERS);
     stage.put("vmlinuz-text", b"no kernel");

@@ -7,6 +7,7 @@ use pagelab_host::paths;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_sys::clock;
+use pagelab_sys::wait::Rusage;
 
 /// Share of one CPU used by other programs above which the machine was not quiet.
 const BUSY_SHARE: f64 = 0.1;
@@ -35,6 +36,16 @@ impl ActivitySample {
             own_cpu_ns: clock::process_cpu_ns(std::process::id()).unwrap_or(0),
             drop_caches_count: fs::read(paths::VMSTAT).ok().as_deref().and_then(parse_drop_count),
         }
+    }
+
+    /// Reads them where children work for us: the time of those that were waited for is ours, and that of
+    /// these, which run.
+    pub fn read_with_children(running: impl Iterator<Item = u32>) -> ActivitySample {
+        let sample = ActivitySample::read();
+        let own = Rusage::for_this_process();
+        let running: u64 = running.map(|pid| clock::process_cpu_ns(pid).unwrap_or(0)).sum();
+        let own_cpu_ns = own.utime_ns.saturating_add(own.stime_ns).saturating_add(running);
+        ActivitySample { own_cpu_ns, ..sample }
     }
 
     /// Time since then, in nanoseconds, at least 1.
