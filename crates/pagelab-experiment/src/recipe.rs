@@ -12,7 +12,9 @@ use pagelab_workloads::options::WorkloadOptions;
 use crate::probe::ProbeSelection;
 use table_fields::{ProblemList, TableFields};
 
-pub use guest::{BootPolicy, GuestLines, GuestOverrides, GuestTable, KERNEL_DEFAULT, LRU_GEN, RequiredGuest, TrialPlace};
+pub use guest::{
+    BootPolicy, GuestLines, GuestOverrides, GuestTable, KERNEL_DEFAULT, LRU_GEN, RequiredGuest, TrialPlace,
+};
 pub use variant::{
     FragmentationTarget, HogKind, MemoryHog, PageCacheState, PinPolicy, SupervisedPlan, ThpMode, Variant,
 };

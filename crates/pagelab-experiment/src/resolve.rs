@@ -321,9 +321,10 @@ mod tests {
 
     #[test]
     fn times_of_guests_are_longer_only_where_they_are_emulated() {
-        let text = "name = \"a\"\nquestion = \"b\"\ntime_limit = \"30s\"\n[[workload]]\nbuilt_in = \"chase\"\n\
-                    takes = \"2s\"\n[[variant]]\nname = \"base\"\n";
-        let times = |of: &ResolvedExperiment| (of.time_limit(0).as_secs(), of.expected_time(0).unwrap().as_secs());
+        let text = "name = \"a\"\nquestion = \"b\"\ntime_limit = \"30s\"\n\
+                    [[workload]]\nbuilt_in = \"chase\"\ntakes = \"2s\"\n[[variant]]\nname = \"base\"\n";
+        let times =
+            |of: &ResolvedExperiment| (of.time_limit(0).as_secs(), of.expected_time(0).unwrap().as_secs());
         let resolve = |place| {
             let overrides = ExperimentOverrides { place: Some(place), ..ExperimentOverrides::default() };
             ResolvedExperiment::parse("test", text, &overrides).unwrap()

@@ -62,9 +62,8 @@ impl GuestConfig {
     /// Error of the configuration, in one sentence with a hint.
     pub fn check(&self) -> Result<(), String> {
         let GuestConfig { memory, cpus, nodes, .. } = *self;
-        let named = |option: &str, checked: Result<(), String>| {
-            checked.map_err(|why| format!("--{option}: {why}"))
-        };
+        let named =
+            |option: &str, checked: Result<(), String>| checked.map_err(|why| format!("--{option}: {why}"));
         named("memory", guest_size::check_memory(memory))?;
         if !(1..=CPUS_MAX).contains(&cpus) {
             return Err(format!("--cpus: expected 1 to {CPUS_MAX}, found {cpus}"));
@@ -161,12 +160,18 @@ mod tests {
             (GuestConfig { cpus: 0, ..shape() }, "--cpus: expected 1 to 64, found 0"),
             (GuestConfig { nodes: 17, ..shape() }, "--nodes: expected 1 to 16, found 17"),
             (GuestConfig { memory: mebibytes(128), nodes: 8, ..shape() }, "128 MiB is too little for 8"),
-            (GuestConfig { memory: Bytes((512 << 20) + 1), ..shape() }, "--memory: expected a multiple of 1 MiB, found 536870913 bytes"),
+            (
+                GuestConfig { memory: Bytes((512 << 20) + 1), ..shape() },
+                "--memory: expected a multiple of 1 MiB, found 536870913 bytes",
+            ),
             (
                 GuestConfig { dimms: Some(Dimms { count: 1, size: mebibytes(64) }), ..shape() },
                 "--dimms: expected a size that is a multiple of 128 MiB",
             ),
-            (GuestConfig { swap: Some(Bytes(5)), ..shape() }, "--swap: expected 8 MiB to 1 TiB and a multiple of 512 bytes, found 5 bytes"),
+            (
+                GuestConfig { swap: Some(Bytes(5)), ..shape() },
+                "--swap: expected 8 MiB to 1 TiB and a multiple of 512 bytes, found 5 bytes",
+            ),
             (GuestConfig { append: "a\nb".into(), ..shape() }, "expected one line"),
         ] {
             let said = shape.check().unwrap_err();

@@ -50,7 +50,8 @@ pub fn create_sparse_disk(size: Bytes) -> Result<File, Failure> {
 
 /// The failure of a disk for which the host has no space. Other guests have none either.
 pub fn host_disk_full() -> Failure {
-    let text = format!("cannot write the disk of a guest in {}: no space left on device", disk_dir().display());
+    let text =
+        format!("cannot write the disk of a guest in {}: no space left on device", disk_dir().display());
     Failure::new(FailureKind::Output, text).hint("free space, or set TMPDIR to a directory on another disk")
 }
 

@@ -221,7 +221,10 @@ pub fn judge_experiment(
         let others = (0..workload.columns.len()).filter(is_compared);
         comparisons.extend(others.map(|column| {
             let judged = judge_column(workload, key, (column, baseline), loss);
-            JudgedComparison { verdict: judge_memory(plan, workload, (column, baseline), judged.verdict), ..judged }
+            JudgedComparison {
+                verdict: judge_memory(plan, workload, (column, baseline), judged.verdict),
+                ..judged
+            }
         }));
     }
     if comparisons.is_empty() {

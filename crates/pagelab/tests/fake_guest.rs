@@ -487,7 +487,7 @@ fn invalid_arguments_are_refused_before_the_start() {
         (&["--dimms", "2"], 2, "expected COUNTxSIZE, for example 8x128M"),
         (&["--dimms", "257x128M"], 2, "--dimms: expected 1 to 256 DIMMs, found 257"),
         (&["--dimms", "2x100M"], 2, "a multiple of 128 MiB, the size of a memory block, found 100 MiB"),
-        (&["--dimms", "64x128M"], 2, "for 8 GiB of DIMMs\nhint: use --memory 256M or more"),
+        (&["--dimms", "64x128M"], 2, "for 8 GiB of DIMMs\nhint: use 256M of memory or more"),
         (&["--memory", "16G", "--dimms", "2x200G"], 4, "hint: use --memory and --dimms together up to"),
         (&["--console", "/no/such/folder/x"], 3, "cannot write /no/such/folder/x: no directory"),
     ] {

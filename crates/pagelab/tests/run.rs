@@ -641,7 +641,11 @@ fn invalid_runs_are_refused_before_anything_runs() {
         (&["run"], 2, "required arguments were not provided"),
         (&["run", "--resume", "a.pagelab", "--quick"], 2, "cannot be used with"),
         (&["run", "--resume", "a.pagelab"], 3, "no such file"),
-        (&["run", "--resume", "a.pagelab", "--dry-run"], 2, "hint: `pagelab report a.pagelab` shows its trials"),
+        (
+            &["run", "--resume", "a.pagelab", "--dry-run"],
+            2,
+            "hint: `pagelab report a.pagelab` shows its trials",
+        ),
         (
             &["run", "--resume", "text.pagelab"],
             3,

@@ -149,7 +149,11 @@ fn a_program_is_tuned_from_a_profile_to_its_verdict() {
     assert!(json["runs"][0]["tune"]["verdict"].is_string());
     // It is whole, so there is nothing to go on with; and what is there is not overwritten.
     let resumed = lab.run(&["tune", "--resume", "t.pagelab"]);
-    assert!(resumed.code == Some(0) && resumed.err.contains("is complete; nothing left to run"), "{}", resumed.err);
+    assert!(
+        resumed.code == Some(0) && resumed.err.contains("is complete; nothing left to run"),
+        "{}",
+        resumed.err
+    );
     assert_eq!(lab.run(&words).code, Some(2));
 }
 
@@ -236,7 +240,11 @@ fn a_tuning_keeps_its_time_budget() {
     assert!(out.contains("of at most 20 rounds"), "{out}");
     // The run is complete: nothing of it is left.
     let resumed = lab.run(&["tune", "--resume", "b.pagelab"]);
-    assert!(resumed.code == Some(0) && resumed.err.contains("is complete; nothing left to run"), "{}", resumed.err);
+    assert!(
+        resumed.code == Some(0) && resumed.err.contains("is complete; nothing left to run"),
+        "{}",
+        resumed.err
+    );
     let report = lab.run(&["report", "b.pagelab", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&report.out).expect("JSON");
     let plan = &json["runs"][0]["experiment"]["plan"];

@@ -1,9 +1,9 @@
 //! `[guest]`: the disposable guest in which trials run, and the keys of a variant for it.
 
+use pagelab_model::Bytes;
 use pagelab_model::dimms::Dimms;
 use pagelab_model::experiment::Plan;
 use pagelab_model::guest_size::{self, CPUS_MAX};
-use pagelab_model::Bytes;
 use pagelab_model::size::format_argument;
 
 use super::table_fields::{ProblemList, TableFields};
@@ -281,7 +281,9 @@ impl Recipe {
         if variant.pin == Some(PinPolicy::Required) && guest.cpus < 2 {
             variant.add_problem(problems, "pin = true requires a guest with 2 CPUs; hint: use --cpus 2");
         }
-        if let Some(kernelcore) = variant.guest.kernelcore.filter(|size| *size >= guest.memory) {
+        let has_memory = guest_size::check_memory(guest.memory).is_ok();
+        if let Some(kernelcore) = variant.guest.kernelcore.filter(|size| has_memory && *size >= guest.memory)
+        {
             let (size, memory) = (format_argument(kernelcore), format_argument(guest.memory));
             let text = format!("kernelcore: expected less than the guest's memory ({memory}), found {size}");
             variant.add_problem(problems, text);
@@ -309,7 +311,8 @@ impl Recipe {
         {
             variant.add_problem(problems, format!("append, together with that of [guest]: {why}"));
         }
-        if let Some(dimms) = self.guest.dimms.filter(|dimms| dimms.check_size().is_ok())
+        let has_memory = guest_size::check_memory(guest.memory).is_ok();
+        if let Some(dimms) = self.guest.dimms.filter(|dimms| has_memory && dimms.check_size().is_ok())
             && let Err(why) = dimms.check_beside(guest.memory)
         {
             let named = format!("guest: dimms: with variant {:?}: {why}", variant.name);
@@ -574,22 +577,29 @@ mod tests {
              [[variant]]\nname = \"c\"\nmemory = \"128.5M\"\n"
         );
         let said = Recipe::parse("x", &text).unwrap_err().to_string();
-        expect_test::expect![[r#"
-            x:7: guest: memory: expected 96 MiB to 1 TiB, found 64 MiB
-            x:8: guest: swap: expected 8 MiB to 1 TiB and a multiple of 512 bytes, found 4 MiB
-            x:9: guest: disk: expected 8 MiB to 1 TiB and a multiple of 512 bytes, found 2 TiB
-            x:10: guest: dimms: expected a size that is a multiple of 128 MiB, the size of a memory block, found 100 MiB
-            x:15: variant "b": memory: expected 96 MiB to 1 TiB, found 2 TiB
-            x:18: variant "c": memory: expected a multiple of 1 MiB, found 134742016 bytes"#]]
-        .assert_eq(&said);
-        // Together with what the place and the command line add.
+        let expected = [
+            "x:7: guest: memory: expected 96 MiB to 1 TiB, found 64 MiB",
+            "x:8: guest: swap: expected 8 MiB to 1 TiB and a multiple of 512 bytes, found 4 MiB",
+            "x:9: guest: disk: expected 8 MiB to 1 TiB and a multiple of 512 bytes, found 2 TiB",
+            "x:10: guest: dimms: expected a size that is a multiple of 128 MiB, the size of a memory block, \
+             found 100 MiB",
+            "x:15: variant \"b\": memory: expected 96 MiB to 1 TiB, found 2 TiB",
+            "x:18: variant \"c\": memory: expected a multiple of 1 MiB, found 131584 KiB",
+        ];
+        assert_eq!(said.lines().collect::<Vec<_>>(), expected);
+        // Together with what the place adds.
         let text = format!(
-            "{HEAD}[guest]\nswap = \"4M\"\ndimms = \"256x128M\"\n[[variant]]\nname = \"a\"\n\
-             [[variant]]\nname = \"b\"\nkernelcore = \"3T\"\n"
+            "{HEAD}[guest]\nswap = \"4M\"\ndimms = \"256x256M\"\n[[variant]]\nname = \"a\"\n\
+             kernelcore = \"3T\"\n"
         );
-        let overrides = ExperimentOverrides { guest_memory: Some(Bytes(1)), ..in_guest() };
-        let said = ResolvedExperiment::parse("x", &text, &overrides).unwrap_err().to_string();
-        expect_test::expect![[r#""#]].assert_eq(&said);
+        let said = ResolvedExperiment::parse("x", &text, &in_guest()).unwrap_err().to_string();
+        let expected = [
+            "x:7: guest: swap: expected 8 MiB to 1 TiB and a multiple of 512 bytes, found 4 MiB",
+            "x:8: guest: dimms: with variant \"a\": the kernel needs 1 GiB of memory for 64 GiB of DIMMs; hint: \
+             use 2G of memory or more",
+            "x:9: variant \"a\": kernelcore: expected less than the guest's memory (1G), found 3T",
+        ];
+        assert_eq!(said.lines().collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -201,7 +201,12 @@ impl<'d> TableFields<'d> {
 
     /// Reports the problem of a value that was read, in one phrase that says what was found. The value stays,
     /// so that checks of several keys tell nothing else of it.
-    pub fn report_value(&mut self, problems: &mut ProblemList, key: &'static str, checked: Result<(), String>) {
+    pub fn report_value(
+        &mut self,
+        problems: &mut ProblemList,
+        key: &'static str,
+        checked: Result<(), String>,
+    ) {
         if let Err(why) = checked {
             problems.add(self.line_of(key), format!("{}: {why}", self.describe_key(key)));
         }

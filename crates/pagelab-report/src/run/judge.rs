@@ -31,7 +31,9 @@ pub fn describe_comparison(judgement: &Judgement, of: &JudgedComparison, plan: &
         ComparisonVerdict::OutOfMemory { trials } => {
             let all = format_plural(*trials, "trial");
             let none = format!("and none of {baseline}");
-            return format!("{place}: {variant} against {baseline}: worse: all {all} ran out of memory, {none}");
+            return format!(
+                "{place}: {variant} against {baseline}: worse: all {all} ran out of memory, {none}"
+            );
         }
         ComparisonVerdict::Undecided(UndecidedReason::Interval) => {
             format!("undecided, since the interval contains the accepted {accepted}")
@@ -136,13 +138,16 @@ pub fn describe_judgement(judgement: &Judgement) -> String {
         JudgeVerdict::Worse => {
             let worse = judgement.count(JudgeVerdict::Worse);
             let verb = if worse == 1 { "exceeds" } else { "exceed" };
-            let is_short = |of: &&JudgedComparison| matches!(of.verdict, ComparisonVerdict::OutOfMemory { .. });
+            let is_short =
+                |of: &&JudgedComparison| matches!(of.verdict, ComparisonVerdict::OutOfMemory { .. });
             match judgement.comparisons.iter().filter(is_short).count() {
                 0 => format!("worse: {worse} of {comparisons} {verb} the accepted {accepted}"),
                 short if short == worse => format!("worse: {worse} of {comparisons} ran out of memory"),
                 short => {
                     let rest = worse - short;
-                    format!("worse: {rest} of {comparisons} beyond the accepted {accepted}, {short} out of memory")
+                    format!(
+                        "worse: {rest} of {comparisons} beyond the accepted {accepted}, {short} out of memory"
+                    )
                 }
             }
         }

@@ -43,7 +43,7 @@ use pagelab_study::simulation_plan::RecipeOverrides;
 use super::{report, sim, usage_error};
 use crate::atomic_file::{NewRunFile, free_run_file_name};
 use crate::cli::{Cli, Command};
-use crate::exit::{Exit, Failure, FailureKind, Outcome, read_failure_for};
+use crate::exit::{Exit, Failure, Outcome, read_failure_for};
 use crate::output_args::OutputArgs;
 use crate::value_parsers::{bounded_ns, parse_bounded};
 use crate::{manifest, output};
@@ -285,8 +285,7 @@ pub fn resume(path: &Path, now: &ResumeOptions) -> Result<u8, Failure> {
         Err(error) => {
             let run = (error.kind() == ErrorKind::NotStorable).then(|| read_run_file(path).ok()).flatten();
             let shown = run.and_then(|run| show_complete(path, &run, now, &options));
-            return shown
-                .unwrap_or_else(|| Err(read_failure_for(&error, "`pagelab run RECIPE -o FILE`")));
+            return shown.unwrap_or_else(|| Err(read_failure_for(&error, "`pagelab run RECIPE -o FILE`")));
         }
     };
     if let Some(experiment) = run.simulated_experiment() {
@@ -321,7 +320,8 @@ pub fn resume(path: &Path, now: &ResumeOptions) -> Result<u8, Failure> {
     }
     let judge = now.judge.clone().or_else(|| args.as_ref()?.judge.request());
     if let Some(args) = args.as_ref().filter(|_| resolved.recipe.place == TrialPlace::Guest) {
-        let guests = guest::find_guests(&args.guest.with_changes(&now.guest), &resolved, StartProblems::default())?;
+        let guests =
+            guest::find_guests(&args.guest.with_changes(&now.guest), &resolved, StartProblems::default())?;
         guests.check_accelerator(&run).map_err(|why| bad(&why))?;
         let file = SessionFile::Resumed(writer, &run);
         return guest::run_in_guests(args, (plan, &resolved), guests, (path, file), (now.json, judge));

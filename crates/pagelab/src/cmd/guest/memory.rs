@@ -114,7 +114,10 @@ fn check_room(need: &GuestNeed, lanes: NonZero<usize>, memory: HostMemory) -> Re
     if let Some((disks, dir)) = &need.disks {
         let each = if lanes.get() == 1 { "" } else { " for each" };
         let disks = format_bytes(*disks);
-        wanted.push_str(&format!(" and {disks} of disks{each}, which are in memory ({}, a tmpfs)", dir.display()));
+        wanted.push_str(&format!(
+            " and {disks} of disks{each}, which are in memory ({}, a tmpfs)",
+            dir.display()
+        ));
     }
     let smaller = match (lanes.get(), need.has_dimms) {
         (1, false) => "--memory",
@@ -173,7 +176,10 @@ mod tests {
         let said = check(&need(4 << 30), gibibytes(Some(4), None)).unwrap_err();
         assert!(said.contains("4 GiB needs 4.25 GiB") && said.contains("up to 2816M"), "{said}");
         let said = check(&need(1 << 30), gibibytes(Some(8), Some(1))).unwrap_err();
-        assert!(said.contains("the limit of this cgroup leaves 1 GiB; hint: use a smaller --memory,"), "{said}");
+        assert!(
+            said.contains("the limit of this cgroup leaves 1 GiB; hint: use a smaller --memory,"),
+            "{said}"
+        );
         assert!(!said.contains("reserved"), "{said}");
         let dimms = |memory| GuestNeed { has_dimms: true, ..need(memory) };
         let said = check(&dimms(4 << 30), gibibytes(Some(4), None)).unwrap_err();
@@ -200,8 +206,13 @@ mod tests {
         );
         // The cgroup is the cause, although the machine has more.
         let said = fit(Some(lanes(3)), gibibytes(Some(64), Some(2))).unwrap_err();
-        assert!(said.contains("; the limit of this cgroup leaves 2 GiB; hint: use a smaller --lanes"), "{said}");
-        assert!(fit(None, gibibytes(Some(2), None)).unwrap_err().contains("a guest with 1 GiB needs 1.25 GiB"));
+        assert!(
+            said.contains("; the limit of this cgroup leaves 2 GiB; hint: use a smaller --lanes"),
+            "{said}"
+        );
+        assert!(
+            fit(None, gibibytes(Some(2), None)).unwrap_err().contains("a guest with 1 GiB needs 1.25 GiB")
+        );
     }
 
     #[test]
@@ -212,8 +223,8 @@ mod tests {
         let said = fit_lanes(&need, Some(lanes(3)), lanes(4), gibibytes(Some(8), None)).unwrap_err();
         assert_eq!(
             said,
-            "3 guests with 1 GiB need 9.75 GiB including QEMU and 2 GiB of disks for each, which are in memory \
-             (/run/x, a tmpfs); 8 GiB is available, and 1 GiB is reserved; hint: use a smaller --lanes or \
+            "3 guests with 1 GiB need 9.75 GiB including QEMU and 2 GiB of disks for each, which are in \
+             memory (/run/x, a tmpfs); 8 GiB is available, and 1 GiB is reserved; hint: use a smaller --lanes or \
              --memory, or set TMPDIR to a directory on a disk"
         );
     }

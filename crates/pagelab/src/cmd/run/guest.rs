@@ -160,7 +160,8 @@ pub fn describe(recipe: &Recipe, variant: usize) -> Vec<String> {
 pub fn plan_guests(args: &GuestArgs, resolved: &ResolvedExperiment, file: &Path) -> GuestPlan {
     let recipe = &resolved.recipe;
     let boots = count_boots(recipe, &resolved.plan);
-    let configs: Vec<_> = (0..recipe.variants.len()).map(|at| config_of(&recipe.required_guest(at))).collect();
+    let configs: Vec<_> =
+        (0..recipe.variants.len()).map(|at| config_of(&recipe.required_guest(at))).collect();
     let requested = match resolved.plan.early_end {
         // Its end is decided after each round.
         Some(_) => Some(NonZero::<usize>::MIN),
@@ -225,7 +226,8 @@ pub fn find_guests(
     problems.add_error(find_qemu(&qemu));
     let mut told = SetupProgress::start(false)?;
     let recipe = &resolved.recipe;
-    let selectors: Vec<String> = (0..recipe.variants.len()).map(|at| recipe.required_guest(at).kernel).collect();
+    let selectors: Vec<String> =
+        (0..recipe.variants.len()).map(|at| recipe.required_guest(at).kernel).collect();
     let download = problems.is_empty().then_some(&mut told);
     let kernels = find_kernels(args, &selectors, download, &mut problems);
     problems.exit_if_stopped();
@@ -240,7 +242,8 @@ pub fn find_guests(
         check_guest(&guest, &recipe.variants[at].name, &mut problems);
         guests.push(guest);
     }
-    let configs: Vec<_> = (0..recipe.variants.len()).map(|at| config_of(&recipe.required_guest(at))).collect();
+    let configs: Vec<_> =
+        (0..recipe.variants.len()).map(|at| config_of(&recipe.required_guest(at))).collect();
     let lanes = memory::count_lanes(configs.iter(), args.lanes.and_then(NonZero::new));
     let lanes = problems.add_error(lanes.map_err(|why| Failure::new(FailureKind::NotAvailable, why)));
     problems.into_result()?;
@@ -259,9 +262,9 @@ fn check_guest(guest: &VariantGuest, variant: &str, problems: &mut StartProblems
     }
 }
 
-/// The accelerator of all guests, after a probe boot of each kernel if KVM was requested: KVM only if it works
-/// with all of them, since the times of two accelerators cannot be compared. The first that does not work
-/// decides.
+/// The accelerator of all guests, after a probe boot of each kernel if KVM was requested: KVM only if it
+/// works with all of them, since the times of two accelerators cannot be compared. The first that does not
+/// work decides.
 fn probe_accelerator(
     args: &GuestArgs,
     guests: &[VariantGuest],

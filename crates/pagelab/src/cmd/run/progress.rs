@@ -60,7 +60,12 @@ fn format_seconds(time: Duration) -> String {
 impl<'p> RunProgress<'p> {
     /// Creates the progress before any message.
     pub fn new(plan: &'p Plan) -> RunProgress<'p> {
-        RunProgress { plan, reported: BTreeSet::new(), guests: GuestProgress::default(), shown: String::new() }
+        RunProgress {
+            plan,
+            reported: BTreeSet::new(),
+            guests: GuestProgress::default(),
+            shown: String::new(),
+        }
     }
 
     pub fn report(&mut self, news: &SessionEvent<'_>) {
