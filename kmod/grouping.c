@@ -41,6 +41,13 @@
  */
 #define PASSES_MAX 8
 
+enum { GROUPING_ON, GROUPING_OFF };
+
+static struct pagelab_state states[] = {
+	[GROUPING_ON] = { "on" },
+	[GROUPING_OFF] = { "off" },
+};
+
 struct conversion {
 	unsigned long changed;
 	unsigned long kept;
@@ -59,17 +66,14 @@ static DEFINE_MUTEX(grouping_lock);
 static bool is_switched_off;
 static int disabled_at_load;
 
-#define SYMBOL(kernel_name, variable) \
-	{ kernel_name, (void **)&variable, "this kernel has no symbol " kernel_name }
-
 static const struct pagelab_symbol symbols[] = {
-	SYMBOL("page_group_by_mobility_disabled", group_by_mobility_disabled),
-	SYMBOL("drain_all_pages", drain_zone),
-	SYMBOL("set_pageblock_migratetype", set_migratetype),
-	SYMBOL("get_pfnblock_flags_mask", get_flags_mask),
+	PAGELAB_SYMBOL("page_group_by_mobility_disabled", group_by_mobility_disabled),
+	PAGELAB_SYMBOL("drain_all_pages", drain_zone),
+	PAGELAB_SYMBOL("set_pageblock_migratetype", set_migratetype),
+	PAGELAB_SYMBOL("get_pfnblock_flags_mask", get_flags_mask),
 #ifdef CONFIG_MEMORY_HOTPLUG
-	SYMBOL("get_online_mems", lock_hotplug),
-	SYMBOL("put_online_mems", unlock_hotplug),
+	PAGELAB_SYMBOL("get_online_mems", lock_hotplug),
+	PAGELAB_SYMBOL("put_online_mems", unlock_hotplug),
 #endif
 };
 
@@ -164,7 +168,7 @@ static void disable_grouping(void)
 	bool is_done = false;
 	int pass;
 
-	/* First: a page that is freed or a block that is taken from now on is of the one type that is left. */
+	/* First: pages that are freed and blocks that are taken from now on are of the type that is left. */
 	WRITE_ONCE(*group_by_mobility_disabled, 1);
 	for (pass = 0; pass < PASSES_MAX && !is_done; pass++) {
 		struct zone *zone = NULL;
@@ -234,8 +238,10 @@ static void grouping_init(struct pagelab_feature *feature)
  * reclaimable pages: a request takes the largest free block of another type, and a whole free pageblock
  * changes its type then (__rmqueue_fallback()). What was mixed is not unmixed.
  */
-static int grouping_set(bool on)
+static int grouping_set(int state)
 {
+	bool on = state == GROUPING_ON;
+
 	lock_grouping();
 	is_switched_off = !on;
 	if (on)
@@ -246,9 +252,9 @@ static int grouping_set(bool on)
 	return 0;
 }
 
-static bool grouping_is_on(void)
+static int grouping_state(void)
 {
-	return !READ_ONCE(*group_by_mobility_disabled);
+	return READ_ONCE(*group_by_mobility_disabled) ? GROUPING_OFF : GROUPING_ON;
 }
 
 static void grouping_exit(struct pagelab_feature *feature)
@@ -261,8 +267,10 @@ static void grouping_exit(struct pagelab_feature *feature)
 
 struct pagelab_feature pagelab_grouping = {
 	.name = "grouping",
+	.states = states,
+	.state_count = ARRAY_SIZE(states),
 	.init = grouping_init,
 	.exit = grouping_exit,
-	.is_on = grouping_is_on,
+	.state = grouping_state,
 	.set = grouping_set,
 };

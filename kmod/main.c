@@ -4,23 +4,28 @@
  *
  *	# cat /sys/kernel/debug/pagelab/control
  *	grouping on
+ *	direct_compaction on
  *	# echo grouping off > /sys/kernel/debug/pagelab/control
  *
- * Reading gives one line for each feature: "NAME on", "NAME off" or "NAME unavailable: REASON". Writing
- * "NAME on" or "NAME off" switches it, and returns when that is done. "on" is what the kernel does without
- * the module. An unknown line is EINVAL, and an unavailable feature EOPNOTSUPP.
+ * Reading gives one line for each feature, "NAME STATE" or "NAME unavailable: REASON", and a line
+ * "NAME/STATE unavailable: REASON" for a state that this kernel cannot have though it has the feature.
+ * Writing "NAME STATE" switches the feature, and returns when that is in effect. The first state of each
+ * feature is what the kernel does without the module. An unknown line is EINVAL, and what is unavailable
+ * EOPNOTSUPP.
  *
  * The module changes a running kernel behind its back. It is made for guests that are thrown away, and for
  * kernels 6.1 and 6.12. It does not ask for the version: a feature whose symbols a kernel lacks is
  * unavailable, and the module loads nevertheless. docs/kmod.md in the sources of pagelab has each hook.
  *
- * The file is in debugfs, not in /proc: it is a debugging interface without any promise to stay, for root
- * alone, and debugfs keeps the module loaded while the file is open.
+ * The files are in debugfs, not in /proc: it is a debugging interface without any promise to stay, for root
+ * alone, and debugfs keeps the module loaded while a file is open.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/debugfs.h>
 #include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/rcupdate.h>
 #include <linux/seq_file.h>
 #include <linux/string.h>
 #include <linux/uaccess.h>
@@ -29,22 +34,40 @@
 
 #define LINE_MAX_BYTES 64
 
-static struct pagelab_feature *const features[] = { &pagelab_grouping };
+static struct pagelab_feature *const features[] = {
+	&pagelab_grouping,
+	&pagelab_direct_compaction,
+};
 
 static struct dentry *directory;
+
+/* One feature is switched at a time. */
+static DEFINE_MUTEX(control_lock);
+
+static void show_feature(struct seq_file *file, const struct pagelab_feature *feature)
+{
+	int i;
+
+	if (feature->missing) {
+		seq_printf(file, "%s unavailable: %s\n", feature->name, feature->missing);
+		return;
+	}
+	seq_printf(file, "%s %s\n", feature->name, feature->states[feature->state()].name);
+	for (i = 0; i < feature->state_count; i++) {
+		const struct pagelab_state *state = &feature->states[i];
+
+		if (state->missing)
+			seq_printf(file, "%s/%s unavailable: %s\n", feature->name, state->name,
+				   state->missing);
+	}
+}
 
 static int control_show(struct seq_file *file, void *unused)
 {
 	int i;
 
-	for (i = 0; i < ARRAY_SIZE(features); i++) {
-		const struct pagelab_feature *feature = features[i];
-
-		if (feature->missing)
-			seq_printf(file, "%s unavailable: %s\n", feature->name, feature->missing);
-		else
-			seq_printf(file, "%s %s\n", feature->name, feature->is_on() ? "on" : "off");
-	}
+	for (i = 0; i < ARRAY_SIZE(features); i++)
+		show_feature(file, features[i]);
 	return 0;
 }
 
@@ -53,17 +76,31 @@ static int control_open(struct inode *inode, struct file *file)
 	return single_open(file, control_show, NULL);
 }
 
+static int set_state(const struct pagelab_feature *feature, const char *name)
+{
+	int error, i;
+
+	for (i = 0; i < feature->state_count; i++) {
+		if (strcmp(name, feature->states[i].name))
+			continue;
+		if (feature->missing || feature->states[i].missing)
+			return -EOPNOTSUPP;
+		if (mutex_lock_killable(&control_lock))
+			return -EINTR;
+		error = feature->set(i);
+		mutex_unlock(&control_lock);
+		return error;
+	}
+	return -EINVAL;
+}
+
 static int set_feature(const char *name, const char *state)
 {
-	bool on = !strcmp(state, "on");
 	int i;
 
-	if (!on && strcmp(state, "off"))
-		return -EINVAL;
 	for (i = 0; i < ARRAY_SIZE(features); i++) {
-		if (strcmp(name, features[i]->name))
-			continue;
-		return features[i]->missing ? -EOPNOTSUPP : features[i]->set(on);
+		if (!strcmp(name, features[i]->name))
+			return set_state(features[i], state);
 	}
 	return -EINVAL;
 }
@@ -95,18 +132,34 @@ static const struct file_operations control_operations = {
 	.release = single_release,
 };
 
+static void __init log_missing(const struct pagelab_feature *feature)
+{
+	int i;
+
+	if (feature->missing) {
+		pr_info("%s is unavailable: %s\n", feature->name, feature->missing);
+		return;
+	}
+	for (i = 0; i < feature->state_count; i++) {
+		const struct pagelab_state *state = &feature->states[i];
+
+		if (state->missing)
+			pr_info("%s %s is unavailable: %s\n", feature->name, state->name, state->missing);
+	}
+}
+
 static int __init pagelab_init(void)
 {
 	int i;
 
 	for (i = 0; i < ARRAY_SIZE(features); i++) {
 		features[i]->init(features[i]);
-		if (features[i]->missing)
-			pr_info("%s is unavailable: %s\n", features[i]->name, features[i]->missing);
+		log_missing(features[i]);
 	}
-	/* Without debugfs there is no control file, and nothing is ever switched. */
+	/* Without debugfs there are no files, and nothing is ever switched. */
 	directory = debugfs_create_dir("pagelab", NULL);
 	debugfs_create_file("control", 0600, directory, NULL, &control_operations);
+	debugfs_create_file("counters", 0400, directory, NULL, &pagelab_counters_operations);
 	return 0;
 }
 
@@ -120,6 +173,8 @@ static void __exit pagelab_exit(void)
 		if (!features[i]->missing)
 			features[i]->exit(features[i]);
 	}
+	/* A task that has left the last statement of a replacement may be before its return, see hooks.c. */
+	synchronize_rcu_tasks();
 }
 
 module_init(pagelab_init);

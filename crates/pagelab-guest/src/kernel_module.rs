@@ -20,13 +20,20 @@ pub const MODULE_FILE: &str = "pagelab.ko";
 const RECORD_FILE: &str = "module.json";
 
 /// The sources, by file name.
-pub const SOURCES: [(&str, &str); 5] = [
+pub const SOURCES: [(&str, &str); 8] = [
     ("Kbuild", include_str!("../../../kmod/Kbuild")),
+    ("compaction.c", include_str!("../../../kmod/compaction.c")),
+    ("counters.c", include_str!("../../../kmod/counters.c")),
     ("grouping.c", include_str!("../../../kmod/grouping.c")),
+    ("hooks.c", include_str!("../../../kmod/hooks.c")),
     ("main.c", include_str!("../../../kmod/main.c")),
     ("pagelab.h", include_str!("../../../kmod/pagelab.h")),
     ("symbols.c", include_str!("../../../kmod/symbols.c")),
 ];
+
+/// Features of the module and their states; the first of each is the kernel without the module.
+pub const FEATURES: [(&str, &[&str]); 2] =
+    [("grouping", &["on", "off"]), ("direct_compaction", &["on", "off"])];
 
 /// A module that was built.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,6 +150,20 @@ mod tests {
         assert_eq!(cache.find_module(&kernel("6.1.7-x (who) #2 SMP")).unwrap(), None);
         fs::write(entry.join(MODULE_FILE), "el").unwrap();
         assert_eq!(cache.find_module(&kernel("6.1.7-x (who) #1 SMP")).unwrap(), None);
+    }
+
+    /// The names are those of the sources, in their order.
+    #[test]
+    fn features_and_their_states_are_those_of_the_sources() {
+        let texts: String = SOURCES.iter().map(|(_, text)| *text).collect();
+        for (name, states) in FEATURES {
+            assert!(texts.contains(&format!("\t.name = \"{name}\",\n")), "{name}");
+            let at = |state: &&str| texts.find(&format!("] = {{ \"{state}\" }},\n"));
+            let places: Option<Vec<usize>> = states.iter().map(at).collect();
+            assert!(places.is_some_and(|places| places.is_sorted()), "{name}: {states:?}");
+        }
+        let files = SOURCES.iter().filter(|(_, text)| text.contains("\nstruct pagelab_feature pagelab_"));
+        assert_eq!(files.count(), FEATURES.len());
     }
 
     #[test]

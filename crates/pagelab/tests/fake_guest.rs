@@ -655,8 +655,9 @@ fn a_module_that_was_never_built_is_an_error_before_the_boot() {
     assert!(stdout.contains("modules   virtio_pci.ko virtio_blk.ko pagelab.ko\n"), "{stdout}");
     for (switch, reason) in [
         (&["--switch", "grouping=off"][..], "--module"),
-        (&["--module", "--switch", "grouping"], "expected NAME=on or NAME=off"),
-        (&["--module", "--switch", "grouping=0"], "found `grouping=0`"),
+        (&["--module", "--switch", "grouping"], "expected NAME=STATE"),
+        (&["--module", "--switch", "groping=off"], "unknown feature `groping`"),
+        (&["--module", "--switch", "grouping=of"], "unknown state of grouping `of`"),
     ] {
         let (code, _, stderr) = texts(&stage.run(switch));
         assert!(code == Some(2) && stderr.contains(reason), "{stderr}");

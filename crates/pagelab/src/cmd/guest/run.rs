@@ -18,11 +18,12 @@ use pagelab_guest::dimms::Dimms;
 use pagelab_guest::job::{CgroupConfig, CgroupVersion, JobStep};
 use pagelab_guest::json;
 use pagelab_guest::kernel::GuestKernel;
+use pagelab_guest::kernel_module::FEATURES;
 use pagelab_guest::kernel_setup::set_up_kernel;
 use pagelab_guest::message::StepExit;
 use pagelab_guest::outcome::{FirstMessageCost, GuestOutcome as Guest};
-use pagelab_model::Bytes;
 use pagelab_model::size::{self, format_exact};
+use pagelab_model::{Bytes, names};
 use pagelab_report::style::format_plural;
 
 use super::{guest_command, memory};
@@ -60,7 +61,7 @@ pub struct Args {
     #[arg(long)]
     module: bool,
     /// Switch a feature of the module before the command, for example grouping=off
-    #[arg(long, value_name = "NAME=on|off", requires = "module", value_parser = parse_switch)]
+    #[arg(long, value_name = "NAME=STATE", requires = "module", value_parser = parse_switch)]
     switch: Vec<String>,
     /// Kernel command line parameters, for example kernelcore=256M
     #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
@@ -316,14 +317,17 @@ fn resolve_plan(args: &Args, shape: GuestConfig) -> Result<(GuestPlan, Option<Ke
     Ok((plan, fetches_into))
 }
 
-/// The line of the module's control file for `NAME=on` or `NAME=off`.
+/// The line of the module's control file for `NAME=STATE`.
 fn parse_switch(text: &str) -> Result<String, String> {
-    let is_name = |name: &str| {
-        !name.is_empty() && name.len() < 32 && name.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+    let Some((name, state)) = text.split_once('=') else {
+        return Err(format!("expected NAME=STATE, for example grouping=off, found `{text}`"));
     };
-    match text.split_once('=') {
-        Some((name, state @ ("on" | "off"))) if is_name(name) => Ok(format!("{name} {state}")),
-        _ => Err(format!("expected NAME=on or NAME=off, for example grouping=off, found `{text}`")),
+    let Some((_, states)) = FEATURES.iter().find(|(known, _)| *known == name) else {
+        return Err(names::describe_unknown("feature", name, &FEATURES.map(|(known, _)| known)));
+    };
+    match states.contains(&state) {
+        true => Ok(format!("{name} {state}")),
+        false => Err(names::describe_unknown(&format!("state of {name}"), state, states)),
     }
 }
 
