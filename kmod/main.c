@@ -5,6 +5,7 @@
  *	# cat /sys/kernel/debug/pagelab/control
  *	grouping on
  *	direct_compaction on
+ *	reclaim stock
  *	# echo grouping off > /sys/kernel/debug/pagelab/control
  *
  * Reading gives one line for each feature, "NAME STATE" or "NAME unavailable: REASON", and a line
@@ -37,6 +38,7 @@
 static struct pagelab_feature *const features[] = {
 	&pagelab_grouping,
 	&pagelab_direct_compaction,
+	&pagelab_reclaim,
 };
 
 static struct dentry *directory;

@@ -20,20 +20,25 @@ pub const MODULE_FILE: &str = "pagelab.ko";
 const RECORD_FILE: &str = "module.json";
 
 /// The sources, by file name.
-pub const SOURCES: [(&str, &str); 8] = [
+pub const SOURCES: [(&str, &str); 10] = [
     ("Kbuild", include_str!("../../../kmod/Kbuild")),
     ("compaction.c", include_str!("../../../kmod/compaction.c")),
     ("counters.c", include_str!("../../../kmod/counters.c")),
     ("grouping.c", include_str!("../../../kmod/grouping.c")),
     ("hooks.c", include_str!("../../../kmod/hooks.c")),
+    ("linear.c", include_str!("../../../kmod/linear.c")),
     ("main.c", include_str!("../../../kmod/main.c")),
     ("pagelab.h", include_str!("../../../kmod/pagelab.h")),
+    ("reclaim.c", include_str!("../../../kmod/reclaim.c")),
     ("symbols.c", include_str!("../../../kmod/symbols.c")),
 ];
 
 /// Features of the module and their states; the first of each is the kernel without the module.
-pub const FEATURES: [(&str, &[&str]); 2] =
-    [("grouping", &["on", "off"]), ("direct_compaction", &["on", "off"])];
+pub const FEATURES: [(&str, &[&str]); 3] = [
+    ("grouping", &["on", "off"]),
+    ("direct_compaction", &["on", "off"]),
+    ("reclaim", &["stock", "unreferenced", "linear"]),
+];
 
 /// A module that was built.
 #[derive(Clone, Debug, PartialEq, Eq)]

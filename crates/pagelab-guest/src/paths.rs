@@ -22,6 +22,8 @@ pub const KERNEL_COMMAND_LINE_SOURCE: (&str, &str) = ("proc", "cmdline");
 pub const CGROUP_DIR: &str = "/sys/fs/cgroup";
 /// The control file of pagelab's own module (`kmod/`).
 pub const MODULE_CONTROL: &str = "/sys/kernel/debug/pagelab/control";
+/// Switch of the multi-generational LRU (6.1, CONFIG_LRU_GEN).
+pub const LRU_GEN_ENABLED: &str = "/sys/kernel/mm/lru_gen/enabled";
 /// Block devices.
 pub const BLOCK_CLASS_DIR: &str = "/sys/block";
 /// Ports of virtio consoles.

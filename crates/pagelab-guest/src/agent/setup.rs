@@ -18,6 +18,8 @@ use crate::paths;
 
 /// The group in which steps run.
 const CGROUP_NAME: &str = "pagelab";
+/// The line that needs the multi-generational LRU off.
+const UNREFERENCED_LINE: &str = "reclaim unreferenced";
 
 /// The device files, which everything else needs.
 pub fn mount_devtmpfs() -> Result<(), String> {
@@ -50,10 +52,7 @@ pub fn set_up_guest(job: &GuestJob, link: &HostLink) -> Result<Option<PathBuf>, 
     for module in &job.modules {
         failures(load_module(module));
     }
-    for line in &job.module_lines {
-        fs::write(paths::MODULE_CONTROL, line)
-            .map_err(|error| format!("cannot switch `{line}` in the module of pagelab: {error}"))?;
-    }
+    job.module_lines.iter().try_for_each(|line| switch_feature(line))?;
     if job.swap {
         enable_swap()?;
     }
@@ -70,6 +69,16 @@ pub fn set_up_guest(job: &GuestJob, link: &HostLink) -> Result<Option<PathBuf>, 
         }
         group => group,
     }
+}
+
+/// Writes a line to the control file of pagelab's module.
+fn switch_feature(line: &str) -> Result<(), String> {
+    let cannot = |error: std::io::Error| format!("cannot switch `{line}` in the module of pagelab: {error}");
+    // The module refuses this state while MGLRU is on, as it is in 6.12. The guest is discarded.
+    if line.trim() == UNREFERENCED_LINE && Path::new(paths::LRU_GEN_ENABLED).exists() {
+        fs::write(paths::LRU_GEN_ENABLED, "0").map_err(cannot)?;
+    }
+    fs::write(paths::MODULE_CONTROL, line).map_err(cannot)
 }
 
 fn mount_at(kind: &str, mount_point: &str, data: &str) -> Result<(), String> {
