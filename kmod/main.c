@@ -158,10 +158,12 @@ static int __init pagelab_init(void)
 		features[i]->init(features[i]);
 		log_missing(features[i]);
 	}
+	pagelab_attempts_init();
 	/* Without debugfs there are no files, and nothing is ever switched. */
 	directory = debugfs_create_dir("pagelab", NULL);
 	debugfs_create_file("control", 0600, directory, NULL, &control_operations);
 	debugfs_create_file("counters", 0400, directory, NULL, &pagelab_counters_operations);
+	debugfs_create_file("attempts", 0600, directory, NULL, &pagelab_attempts_operations);
 	return 0;
 }
 
@@ -175,6 +177,7 @@ static void __exit pagelab_exit(void)
 		if (!features[i]->missing)
 			features[i]->exit(features[i]);
 	}
+	pagelab_attempts_exit();
 	/* A task that has left the last statement of a replacement may be before its return, see hooks.c. */
 	synchronize_rcu_tasks();
 }

@@ -20,8 +20,9 @@ pub const MODULE_FILE: &str = "pagelab.ko";
 const RECORD_FILE: &str = "module.json";
 
 /// The sources, by file name.
-pub const SOURCES: [(&str, &str); 10] = [
+pub const SOURCES: [(&str, &str); 11] = [
     ("Kbuild", include_str!("../../../kmod/Kbuild")),
+    ("attempts.c", include_str!("../../../kmod/attempts.c")),
     ("compaction.c", include_str!("../../../kmod/compaction.c")),
     ("counters.c", include_str!("../../../kmod/counters.c")),
     ("grouping.c", include_str!("../../../kmod/grouping.c")),

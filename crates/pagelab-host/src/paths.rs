@@ -56,6 +56,10 @@ pub const SYSCTL_VM: &str = "/proc/sys/vm";
 pub const SYSCTLS: &str = "/proc/sys";
 /// Control file of pagelab's kernel module for guests (docs/kmod.md).
 pub const MODULE_CONTROL: &str = "/sys/kernel/debug/pagelab/control";
+/// Its counters.
+pub const MODULE_COUNTERS: &str = "/sys/kernel/debug/pagelab/counters";
+/// Its requests to the page allocator.
+pub const MODULE_ATTEMPTS: &str = "/sys/kernel/debug/pagelab/attempts";
 /// The multi-generational LRU (6.1 and later, CONFIG_LRU_GEN).
 pub const LRU_GEN_ENABLED: &str = "/sys/kernel/mm/lru_gen/enabled";
 /// Most pages in the pipes of one user without privilege; 0 is no limit.
