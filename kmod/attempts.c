@@ -19,14 +19,16 @@
  *	pfn, zone	of the pages, "-" without
  *	ns		time in alloc_pages()
  *	f_u_before	unusable free space index before, per mille (unusable_free_index(), mm/vmstat.c)
- *	f_i		fragmentation index at failure, per mille, -1000 if a block is free that the request
- *			may not have (__fragmentation_index(), mm/vmstat.c); "-" if ok
+ *	f_i		fragmentation index at failure, per mille, -1000 if a block is free all the same
+ *			(__fragmentation_index(), mm/vmstat.c); "-" if ok
  *	free		pages on free lists afterwards
  *	reclaimed	pages reclaimed since the last attempt of the same write, by anyone
  *	scanned		pages scanned for that
  *	retry		1 or 0, as written
  *
- * Both indices and "free" are over the zones of the writer's node that such a request may be served from.
+ * f_u_before and free are over the zones of the writer's node that such a request may be served from. f_i is
+ * over those of them whose free pages are above the watermark of the request: elsewhere it fails for lack of
+ * memory, and without such a zone f_i is 0.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -141,15 +143,25 @@ struct free_blocks {
 	unsigned long suitable;
 };
 
+/* Whether a request for a single page would be served; ZONE_DMA is kept from most requests, for example. */
+static bool is_above_watermark(struct zone *zone, gfp_t flags)
+{
+	return zone_page_state(zone, NR_FREE_PAGES) >
+	       min_wmark_pages(zone) + zone->lowmem_reserve[gfp_zone(flags)];
+}
+
 /* Without a lock, as in the kernel: for information only. */
-static void count_free_blocks(gfp_t flags, unsigned int suitable_order, struct free_blocks *found)
+static void count_free_blocks(gfp_t flags, unsigned int suitable_order, bool above_watermark,
+			      struct free_blocks *found)
 {
 	int zone_index, order;
 
 	*found = (struct free_blocks){};
 	for (zone_index = 0; zone_index <= gfp_zone(flags); zone_index++) {
-		const struct zone *zone = NODE_DATA(numa_node_id())->node_zones + zone_index;
+		struct zone *zone = NODE_DATA(numa_node_id())->node_zones + zone_index;
 
+		if (above_watermark && !is_above_watermark(zone, flags))
+			continue;
 		for (order = 0; order < ORDERS; order++) {
 			/* Without zone->lock: a number that is old by the time it is read. */
 			unsigned long blocks = data_race(zone->free_area[order].nr_free);
@@ -254,12 +266,12 @@ static void try_once(const struct request *request, gfp_t flags, struct attempt 
 		.order = request->order,
 		.retry = request->retry,
 	};
-	count_free_blocks(flags, request->order, &found);
+	count_free_blocks(flags, request->order, false, &found);
 	attempt->f_u_before = unusable_free_index(&found, request->order);
 	start_ns = ktime_get_ns();
 	page = alloc_pages(flags, request->order);
 	attempt->ns = ktime_get_ns() - start_ns;
-	count_free_blocks(flags, request->order, &found);
+	count_free_blocks(flags, request->order, false, &found);
 	attempt->free = found.pages;
 	if (page) {
 		attempt->zone = page_zone(page);
@@ -267,6 +279,7 @@ static void try_once(const struct request *request, gfp_t flags, struct attempt 
 		list_add_tail(&page->lru, &held[request->order]);
 		pages_held += 1UL << request->order;
 	} else {
+		count_free_blocks(flags, request->order, true, &found);
 		attempt->f_i = fragmentation_index_of(&found, request->order);
 	}
 	after = read_reclaim_work();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * State "linear" of the feature "reclaim": reclaim that looks for contiguous memory (Gorman and Whitcroft,
- * "Supporting the Allocation of Large Contiguous Regions of Memory", 2007, call it linear reclaim).
+ * State "linear" of the feature "reclaim": linear reclaim (Gorman and Whitcroft, "The What, The Why and the
+ * Where To of Anti-Fragmentation", OLS 2006, section 10).
  *
  * Reclaim by age frees pages wherever they are. Here a direct reclaim for a request of order >= 3 walks
  * aligned regions of that order, in the order of their pfns and from where the last walk ended. A region
@@ -53,7 +53,7 @@ static struct pagelab_hook hook = PAGELAB_HOOK("try_to_free_pages", linear_try_t
 
 static int (*kernel_folio_referenced)(struct folio *folio, int is_locked, struct mem_cgroup *memcg,
 				      unsigned long *vm_flags);
-/* Returns an error number or 0 until 6.3, and a bool since: see isolated_means_true. */
+/* Returns an error number or 0 in 6.1, and a bool in 6.12: see isolated_means_true. */
 static u8 (*kernel_folio_isolate_lru)(struct folio *folio);
 static void (*kernel_folio_putback_lru)(struct folio *folio);
 static unsigned long (*kernel_reclaim_pages)(struct list_head *folios);
@@ -159,8 +159,8 @@ static bool isolate_folio(struct folio *folio, struct list_head *isolated)
 	if (!!kernel_folio_isolate_lru(folio) != isolated_means_true)
 		return false;
 	/*
-	 * reclaim_pages() asks for references until 6.9 and not since. The first answer clears them, so
-	 * the second is "none". Pages that are mlocked have not been moved to their list yet, perhaps.
+	 * reclaim_pages() respects references in 6.1, and not in 6.12. This answer clears them, so the next
+	 * one is "none". A page in a mlocked mapping may not have been moved to the unevictable list yet.
 	 */
 	kernel_folio_referenced(folio, 0, NULL, &vm_flags);
 	folio_clear_referenced(folio);
