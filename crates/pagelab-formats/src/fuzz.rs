@@ -13,10 +13,11 @@ use pagelab_model::{Bytes, HugePlan};
 use crate::perf_data::Event;
 use crate::text::{filled_lines, lines, words};
 use crate::{
-    ParseError, alloc_trace, allocinfo, buddyinfo, cgroup, cpu_list, cpuinfo, duration, exposition,
-    free_text, iomem, kallsyms, kernel_log, kpagecount, kpageflags, maps, meminfo, mountinfo, node_exporter,
-    pagemap, pagetypeinfo, perf_data, perf_record, perf_stat, plan_toml, pressure, process_status,
-    region_list, ring_page, setting, shell_time, size, slabinfo, smaps, swap, trace_format, vmstat, zoneinfo,
+    ParseError, alloc_attempts, alloc_trace, allocinfo, buddyinfo, cgroup, cpu_list, cpuinfo, duration,
+    exposition, free_text, iomem, kallsyms, kernel_log, kpagecount, kpageflags, maps, meminfo, mountinfo,
+    node_exporter, pagemap, pagetypeinfo, perf_data, perf_record, perf_stat, plan_toml, pressure,
+    process_status, region_list, ring_page, setting, shell_time, size, slabinfo, smaps, swap, trace_format,
+    vmstat, zoneinfo,
 };
 
 /// A parser under fuzzing.
@@ -90,6 +91,7 @@ pub const TARGETS: &[FuzzTarget] = &[
     target("kallsyms", run_kallsyms, &[KALLSYMS_TEXT, b"0000000000000000 T _text\n"]),
     target("maps", run_maps, &[MAPS_TEXT]),
     target("alloc_trace", alloc_trace::fuzz, &[TRACE_BLOCK, TRACE_EMPTY, TRACE_RUNS]),
+    target("alloc_attempts", run_alloc_attempts, &[ATTEMPTS_TEXT]),
     target("ring_page", |data| _ = ring_page::fuzz(data), &[PAGE]),
 ];
 
@@ -535,6 +537,16 @@ fn run_cpuinfo(input: &[u8]) {
     let Some(cpu) = check_parse(input, cpuinfo::parse(input)) else { return };
     assert!(cpu.threads > 0 && cpu.threads as usize <= count_nonblank_lines(input).max(1));
     assert!(cpu.cores.is_none_or(|cores| cores > 0 && cores as usize <= count_nonblank_lines(input)));
+}
+
+const ATTEMPTS_TEXT: &[u8] = b"number order gfp ok pfn zone ns f_u_before f_i free reclaimed scanned retry\n\
+0 9 movable 1 9728 DMA32 44429799 1000 - 1784 256 256 1\n1 9 movable 0 - - 3 1000 -971 28 82 73 1\n\
+pages_held 512\n";
+
+fn run_alloc_attempts(input: &[u8]) {
+    let Some(table) = check_parse(input, alloc_attempts::parse(input)) else { return };
+    assert_eq!(table.attempts.len() + 2, lines(input).count());
+    assert!(table.attempts.iter().all(|attempt| attempt.unusable_before <= 1000));
 }
 
 fn run_swaps(input: &[u8]) {

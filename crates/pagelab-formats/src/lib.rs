@@ -4,6 +4,7 @@
 //! Unknown fields, words and bits are kept; a malformed line is an error, never a guess; no input
 //! panics, hangs or takes more memory than a small multiple of its own length.
 
+pub mod alloc_attempts;
 pub mod alloc_trace;
 pub mod allocinfo;
 pub mod buddyinfo;

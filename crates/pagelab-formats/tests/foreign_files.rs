@@ -9,9 +9,9 @@ use std::fs;
 
 use corpus::corpus_folder;
 use pagelab_formats::{
-    allocinfo, buddyinfo, cgroup, cpu_list, cpuinfo, free_text, fuzz, iomem, kallsyms, maps, meminfo,
-    mountinfo, node_exporter, pagetypeinfo, perf_stat, plan_toml, pressure, process_status, region_list,
-    setting, shell_time, size, slabinfo, smaps, swap, trace_format, vmstat, zoneinfo,
+    alloc_attempts, allocinfo, buddyinfo, cgroup, cpu_list, cpuinfo, free_text, fuzz, iomem, kallsyms, maps,
+    meminfo, mountinfo, node_exporter, pagetypeinfo, perf_stat, plan_toml, pressure, process_status,
+    region_list, setting, shell_time, size, slabinfo, smaps, swap, trace_format, vmstat, zoneinfo,
 };
 use pagelab_model::Bytes;
 
@@ -19,7 +19,7 @@ use pagelab_model::Bytes;
 type Accepts = fn(&[u8]) -> bool;
 
 /// The parsers of texts, by the names of [`fuzz::TARGETS`].
-const PARSERS: [(&str, Accepts); 33] = [
+const PARSERS: [(&str, Accepts); 34] = [
     ("buddyinfo", |text| buddyinfo::parse(text).is_ok()),
     ("meminfo", |text| meminfo::parse(text).is_ok()),
     ("vmstat", |text| vmstat::parse(text).is_ok()),
@@ -54,6 +54,7 @@ const PARSERS: [(&str, Accepts); 33] = [
     ("trace_format", |text| trace_format::parse(text).is_ok()),
     ("kallsyms", |text| kallsyms::parse(text).is_ok()),
     ("maps", |text| maps::parse(text).is_ok()),
+    ("alloc_attempts", |text| alloc_attempts::parse(text).is_ok()),
 ];
 
 /// Parser, text, and why the parser may read it: the texts themselves do not differ.
