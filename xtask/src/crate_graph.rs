@@ -34,7 +34,7 @@ pub const CRATES: [CrateRules; 26] = [
     host_crate("pagelab-target", "model formats tlb host sys packages"),
     // The outcome of a guest is JSON under the same contract as all other documents.
     host_crate("pagelab-guest", "model formats report sys packages"),
-    host_crate("pagelab-workloads", "model formats sys"),
+    host_crate("pagelab-workloads", "model formats sys host"),
     host_crate("pagelab-runfile", "model formats"),
     host_crate("pagelab-contig", "model formats metrics sys host"),
     host_crate("pagelab-experiment", "model formats metrics sys host workloads runfile contig packages"),

@@ -5,6 +5,7 @@
 
 pub mod access_regions;
 pub mod alias_table;
+pub mod alloc_pages;
 pub mod alloc_storm;
 pub mod bfs;
 pub mod btree;
@@ -45,7 +46,7 @@ pub struct Workload {
     pub description: &'static str,
     /// Generation of its accesses: pattern, shares, dependence, first touch, as sentences.
     pub generator: &'static str,
-    /// Its options; `size` and `seed` are the first two of each.
+    /// Its options; `size` and `seed` are the first two of each that uses memory of its own.
     pub options: &'static [OptionSpec],
     /// Whether it starts further processes.
     pub forks_processes: bool,
@@ -173,6 +174,7 @@ pub const WORKLOADS: &[&Workload] = &[
     &gc::WORKLOAD,
     &mmap_access::WORKLOAD,
     &alloc_storm::WORKLOAD,
+    &alloc_pages::WORKLOAD,
     &desktop::WORKLOAD,
 ];
 
@@ -199,8 +201,12 @@ mod tests {
             assert_eq!(WORKLOADS.iter().position(|other| other.name == workload.name), Some(at));
             WorkloadOptions::with_defaults(workload.options);
             let names: Vec<&str> = workload.options.iter().map(|spec| spec.name).collect();
-            assert_eq!(&names[..2], ["size", "seed"], "{}", workload.name);
-            assert_eq!(workload.options[0].kind, ValueKind::Size, "{}", workload.name);
+            if workload.name == alloc_pages::WORKLOAD.name {
+                assert!(!names.contains(&"size"), "its memory is that of its requests");
+            } else {
+                assert_eq!(&names[..2], ["size", "seed"], "{}", workload.name);
+                assert_eq!(workload.options[0].kind, ValueKind::Size, "{}", workload.name);
+            }
             for text in [workload.description, workload.generator] {
                 assert!(!text.is_empty() && text.is_ascii(), "{}: {text}", workload.name);
             }

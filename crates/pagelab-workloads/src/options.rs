@@ -193,6 +193,12 @@ impl WorkloadOptions {
         *time
     }
 
+    /// Yes or no.
+    pub fn get_switch(&self, name: &str) -> bool {
+        let OptionValue::Switch(is_on) = self.value(name) else { unreachable!("the kind of {name}") };
+        *is_on
+    }
+
     /// A word or a path.
     pub fn get_text(&self, name: &str) -> &str {
         let OptionValue::Text(text) = self.value(name) else { unreachable!("the kind of {name}") };

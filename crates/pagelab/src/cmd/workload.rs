@@ -265,7 +265,8 @@ fn workload_failure(workload: &Workload, error: &WorkloadError) -> Failure {
 /// Checks that the workload leaves the reserve free. In a guest no other process suffers; if the memory is
 /// unknown, the limit of the control group or the kernel decides.
 fn check_reserve(workload: &Workload, options: &WorkloadOptions) -> Result<(), Failure> {
-    if pagelab_guest::agent::runs_in_guest() {
+    let has_size = workload.options.iter().any(|head| head.name == "size");
+    if !has_size || pagelab_guest::agent::runs_in_guest() {
         return Ok(());
     }
     let root = Root::live();
