@@ -24,10 +24,11 @@ use crate::accelerator::Accelerator;
 use crate::config::{MARKER_NAME, MARKER_VALUE};
 use crate::initramfs::JOB_PATH;
 use crate::job::{DISK_MOUNT, GuestJob, JobStep};
+use crate::kernel_module;
 use crate::message::{AgentHello, AgentMessage, StepExit};
 use crate::packet::PAYLOAD_MAX;
 use crate::paths;
-use command::StepSite;
+use command::{BackgroundCommands, StepSite};
 use host_link::HostLink;
 
 /// How long the host is waited for after the last message. This ends QEMU at once, so it returns only if
@@ -126,6 +127,7 @@ fn execute_job(job: Result<GuestJob, String>, link: &Arc<HostLink>) {
         link.offer_bulk(modules);
     }
     let machine = setup::set_up_guest(&job, link);
+    let mut background = BackgroundCommands::default();
     for (step, number) in job.steps.iter().zip(0..) {
         link.send(&AgentMessage::StepStarted(number));
         let end = match step {
@@ -137,6 +139,14 @@ fn execute_job(job: Result<GuestJob, String>, link: &Arc<HostLink>) {
                 }
                 Err(lacks) => StepExit::NotRun(lacks.clone()),
             },
+            JobStep::StartBackground(words) => match &machine {
+                Ok(_) => {
+                    let temp_dir = job.disk.then_some(DISK_MOUNT);
+                    background.start(words, StepSite { cgroup_dir: None, temp_dir })
+                }
+                Err(lacks) => StepExit::NotRun(lacks.clone()),
+            },
+            JobStep::KillBackground => background.kill(),
             JobStep::Write { path, text } => match fs::write(path, text) {
                 Ok(()) => StepExit::Code(0),
                 Err(error) => StepExit::NotRun(format!("cannot write {path}: {error}")),
@@ -150,6 +160,10 @@ fn execute_job(job: Result<GuestJob, String>, link: &Arc<HostLink>) {
                 }
                 Err(error) => StepExit::NotRun(format!("cannot read {path}: {error}")),
             },
+            JobStep::LoadModule { parameters } => match load_own_module(&job, parameters) {
+                Ok(()) => StepExit::Code(0),
+                Err(why) => StepExit::NotRun(why),
+            },
             JobStep::UnloadModule { name } => match devices::unload_module(name) {
                 Ok(()) => StepExit::Code(0),
                 Err(why) => StepExit::NotRun(why),
@@ -162,6 +176,13 @@ fn execute_job(job: Result<GuestJob, String>, link: &Arc<HostLink>) {
     }
     files::send_files(&job, link);
     link.send(&AgentMessage::JobDone);
+}
+
+/// Loads pagelab's module, which is the last of the job's modules if the guest has it.
+fn load_own_module(job: &GuestJob, parameters: &str) -> Result<(), String> {
+    let is_own = |module: &&String| module.ends_with(kernel_module::MODULE_FILE);
+    let module = job.modules.last().filter(is_own).ok_or("the guest has no module of pagelab")?;
+    devices::load_module_with(module, parameters)
 }
 
 #[cfg(test)]

@@ -49,6 +49,10 @@ pub const DISK_MOUNT: &str = "/disk";
 pub enum JobStep {
     /// A command line of pagelab, without the program's name.
     Pagelab(Vec<OsString>),
+    /// A command line of pagelab that runs while later steps do. Its output is discarded.
+    StartBackground(Vec<OsString>),
+    /// Kills the commands in the background (SIGKILL), and waits for their ends.
+    KillBackground,
     /// A text that is written to a file of the guest by PID 1 itself, such as a setting of the kernel.
     Write {
         /// The file.
@@ -60,6 +64,11 @@ pub enum JobStep {
     Read {
         /// The file.
         path: String,
+    },
+    /// pagelab's own module, which PID 1 loads again with other parameters.
+    LoadModule {
+        /// Parameters, as on the command line of insmod.
+        parameters: String,
     },
     /// A module that PID 1 itself unloads.
     UnloadModule {
@@ -116,9 +125,12 @@ mod tests {
             bulk: Some(vec!["/modules/b.ko.xz".to_owned()]),
             module_lines: vec!["a off".to_owned()],
             steps: vec![
-                JobStep::Pagelab(words),
+                JobStep::Pagelab(words.clone()),
+                JobStep::StartBackground(words),
+                JobStep::KillBackground,
                 JobStep::Write { path: "/a".into(), text: "b".into() },
                 JobStep::Read { path: "/a".into() },
+                JobStep::LoadModule { parameters: "without=a,b".into() },
                 JobStep::UnloadModule { name: "c".into() },
             ],
             output_paths: vec!["saved".to_owned()],

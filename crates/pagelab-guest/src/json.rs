@@ -26,9 +26,13 @@ pub fn plan_to_json(
     fetches: Option<&str>,
 ) -> Result<JsonObject, Failure> {
     let step = |step: &JobStep| match step {
-        JobStep::Pagelab(words) => words.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        JobStep::KillBackground => Vec::new(),
+        JobStep::Pagelab(words) | JobStep::StartBackground(words) => {
+            words.iter().map(|word| word.to_string_lossy().into_owned()).collect()
+        }
         JobStep::Write { path, text } => vec![path.clone(), text.clone()],
         JobStep::Read { path } => vec![path.clone()],
+        JobStep::LoadModule { parameters } => vec![parameters.clone()],
         JobStep::UnloadModule { name } => vec![name.clone()],
     };
     let (kernel, modules) = match fetches {

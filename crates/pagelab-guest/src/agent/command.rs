@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, WaitOptions, wait};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait, waitpid};
 
 use super::host_link::HostLink;
 use crate::initramfs::PROGRAM_PATH;
@@ -56,6 +56,38 @@ fn spawn_and_wait(arguments: &[OsString], site: StepSite<'_>, link: &Arc<HostLin
     // command was: as long as something is passed on, it is waited for.
     while progress.recv_timeout(LATE_OUTPUT_WAIT).is_ok() {}
     Ok(end)
+}
+
+/// Commands that run beside the steps.
+#[derive(Debug, Default)]
+pub struct BackgroundCommands(Vec<Pid>);
+
+impl BackgroundCommands {
+    /// Starts a command line of pagelab, whose output is discarded.
+    pub fn start(&mut self, arguments: &[OsString], site: StepSite<'_>) -> StepExit {
+        let mut command = Command::new(PROGRAM_PATH);
+        command.args(arguments).arg0("pagelab").stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command.env_clear().env("PATH", "/bin").env("HOME", crate::job::WORK_DIR).env("LANG", "C.UTF-8");
+        command.envs(site.temp_dir.map(|dir| ("TMPDIR", dir)));
+        match command.spawn() {
+            Ok(child) => {
+                self.0.push(Pid::from_child(&child));
+                StepExit::Code(0)
+            }
+            Err(error) => StepExit::NotRun(format!("cannot run {PROGRAM_PATH}: {error}")),
+        }
+    }
+
+    /// Kills all that still run. One that has ended may have been reaped by a step: its number is not in use
+    /// again so soon.
+    pub fn kill(&mut self) -> StepExit {
+        for pid in self.0.drain(..) {
+            let _ = kill_process(pid, Signal::KILL);
+            while matches!(waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR)) {}
+        }
+        StepExit::Code(0)
+    }
 }
 
 /// Passes a stream on to the host, in a thread that ends with the stream. `progress` receives something for

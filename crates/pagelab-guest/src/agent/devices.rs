@@ -17,10 +17,16 @@ const MODULE_INIT_COMPRESSED_FILE: i32 = 4;
 
 /// Loads a module, unless it is loaded.
 pub fn load_module(module: &str) -> Result<(), String> {
+    load_module_with(module, "")
+}
+
+/// The same with parameters.
+pub fn load_module_with(module: &str, parameters: &str) -> Result<(), String> {
     let to_error = |error: std::io::Error| format!("cannot load {module}: {error}");
     let file = File::open(module).map_err(to_error)?;
+    let parameters = CString::new(parameters).map_err(|error| to_error(error.into()))?;
     let flags = if module.ends_with(".ko") { 0 } else { MODULE_INIT_COMPRESSED_FILE };
-    match rustix::system::finit_module(&file, c"", flags) {
+    match rustix::system::finit_module(&file, &parameters, flags) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(errno) => Err(to_error(errno.into())),
     }
