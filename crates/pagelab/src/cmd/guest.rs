@@ -53,7 +53,7 @@ pub fn open_cache(folder: Option<&PathBuf>) -> Result<KernelCache, Failure> {
 }
 
 /// The cache of built modules, beside the kernels.
-fn open_module_cache(folder: Option<&PathBuf>) -> Result<ModuleCache, Failure> {
+pub fn open_module_cache(folder: Option<&PathBuf>) -> Result<ModuleCache, Failure> {
     cache_dir(folder).map(|dir| ModuleCache::in_dir(&dir))
 }
 

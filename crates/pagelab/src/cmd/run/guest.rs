@@ -15,6 +15,7 @@ use pagelab_guest::boot::{self, QEMU, find_qemu};
 use pagelab_guest::disk;
 use pagelab_guest::kernel::GuestKernel;
 use pagelab_guest::kernel_setup::set_up_kernel;
+use pagelab_guest::module_build::set_up_module;
 use pagelab_guest_place::{BOOT_TIME, GuestPlace, GuestRunner, VariantGuest, config_of};
 use pagelab_model::Bytes;
 use pagelab_model::experiment::{Plan, ScheduleSlot, TrialRole};
@@ -28,7 +29,7 @@ use super::Args;
 use super::judge::JudgeRequest;
 use super::start_problems::StartProblems;
 use crate::cmd::guest::run::{ACCELERATORS, choose_accelerator};
-use crate::cmd::guest::{find_own_module, is_kernel_path, memory, open_cache};
+use crate::cmd::guest::{find_own_module, is_kernel_path, memory, open_cache, open_module_cache};
 use crate::cmd::usage_error;
 use crate::exit::{Failure, FailureKind};
 use crate::output;
@@ -235,9 +236,10 @@ pub fn find_guests(
     for at in 0..recipe.variants.len() {
         let required = recipe.required_guest(at);
         let Some(kernel) = kernels.get(&required.kernel) else { continue };
-        let find_module = || find_own_module(args.cache.as_ref(), &required.kernel, kernel);
-        let module = required.has_module.then(find_module).transpose();
-        let module = problems.add_error(module).flatten();
+        let build = problems.is_empty().then_some(&mut told);
+        let set_up = || set_up_own_module(args, &required.kernel, kernel, build);
+        let module = problems.add_error(required.has_module.then(set_up).transpose()).flatten();
+        problems.exit_if_stopped();
         let guest = VariantGuest { required, kernel: kernel.clone(), module };
         check_guest(&guest, &recipe.variants[at].name, &mut problems);
         guests.push(guest);
@@ -262,9 +264,24 @@ fn check_guest(guest: &VariantGuest, variant: &str, problems: &mut StartProblems
     }
 }
 
-/// The accelerator of all guests, after a probe boot of each kernel if KVM was requested: KVM only if it
-/// works with all of them, since the times of two accelerators cannot be compared. The first that does not
-/// work decides.
+/// pagelab's module for a kernel, which is built if need be and if there is an observer for it. That of a
+/// kernel given by its path must exist: apt has no headers for it.
+fn set_up_own_module(
+    args: &GuestArgs,
+    selector: &str,
+    kernel: &GuestKernel,
+    build: Option<&mut SetupProgress>,
+) -> Result<PathBuf, Failure> {
+    match build {
+        Some(told) if !is_kernel_path(selector) => {
+            let cache = open_module_cache(args.cache.as_ref())?;
+            Ok(set_up_module(&cache, kernel, None, told)?.path)
+        }
+        _ => find_own_module(args.cache.as_ref(), selector, kernel),
+    }
+}
+
+/// The accelerator, after a probe boot with each kernel if KVM was requested.
 fn probe_accelerator(
     args: &GuestArgs,
     guests: &[VariantGuest],
