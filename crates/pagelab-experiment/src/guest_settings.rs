@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use pagelab_host::paths;
 
-use crate::recipe::LRU_GEN;
+use crate::recipe::{LRU_GEN, is_enabled};
 
 /// Writes each setting and reads back what the kernel made of it. The error names the first that differs.
 pub fn apply(settings: &[(String, String)]) -> Result<(), String> {
@@ -60,8 +60,13 @@ fn apply_at(file: &Path, name: &str, value: &str) -> Result<(), String> {
         _ => format!("cannot set {name} to {value:?}: {error}"),
     };
     let written = match (name, value) {
-        (LRU_GEN, "yes" | "y" | "1") => "y",
-        (LRU_GEN, _) => "n",
+        (LRU_GEN, value) => {
+            if is_enabled(value) {
+                "y"
+            } else {
+                "n"
+            }
+        }
         (_, "yes") => "1",
         (_, "no") => "0",
         (_, value) => value,

@@ -14,6 +14,7 @@ mod flags;
 mod huge;
 mod huge_zero_page;
 mod machine;
+mod module_counters;
 mod page_walk_events;
 mod phase;
 mod process_tree;
@@ -73,6 +74,7 @@ pub struct ArmedProbes {
     tree: process_tree::ProcessTree,
     huge: huge::HugeBytesProbe,
     machine: machine::MachineCounters,
+    module: module_counters::ModuleCounters,
     cgroup: cgroup_counters::CgroupBaseline,
     first_touch: first_touch::FirstTouch,
     cost: ProbeCost,
@@ -97,6 +99,7 @@ pub fn prepare_probes(selection: &ProbeSelection) -> ArmedProbes {
         tree: process_tree::ProcessTree::new(&root, selection),
         huge: huge::HugeBytesProbe::prepare(&root, selection),
         machine: machine::MachineCounters::prepare(&root, selection),
+        module: module_counters::ModuleCounters::default(),
         cgroup: cgroup_counters::CgroupBaseline::default(),
         first_touch: first_touch::FirstTouch::default(),
         cost: ProbeCost::default(),
@@ -109,6 +112,7 @@ impl ArmedProbes {
         let cpu_ns = thread_cpu_ns();
         self.counters.open(target.pid, CounterStart::OnExec);
         self.machine.read_before();
+        self.module = module_counters::ModuleCounters::read(&Root::live());
         self.cgroup = cgroup_counters::CgroupBaseline::read_baseline(target.cgroup);
         self.first_touch.begin(target);
         self.cost.began_ns = monotonic_ns();
@@ -137,7 +141,8 @@ impl ArmedProbes {
     /// exists.
     pub fn finish(self, target: &ProbeTarget<'_>, exit: &TargetExit) -> ProbeReadings {
         let (cpu_ns, at_ns) = (thread_cpu_ns(), monotonic_ns());
-        let ArmedProbes { counters, tree, huge, mut machine, cgroup: group, first_touch, mut cost } = self;
+        let ArmedProbes { counters, tree, huge, mut machine, module, cgroup: group, first_touch, mut cost } =
+            self;
         let mut readings = ProbeReadings::default();
         machine.read_after();
         time_and_peak::add_measures(target.cgroup, &group, &tree, exit, &mut readings);
@@ -146,6 +151,7 @@ impl ArmedProbes {
         tree.add_measures(&mut readings);
         huge.add_measures(&mut readings);
         machine.add_measures(&mut readings);
+        module.add_measures(&Root::live(), &mut readings);
         group.add_measures(target, &mut readings);
         cost.cpu_ns += thread_cpu_ns().saturating_sub(cpu_ns);
         cost.add_measures(at_ns, &mut readings);

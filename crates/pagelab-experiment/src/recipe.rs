@@ -12,6 +12,7 @@ use pagelab_workloads::options::WorkloadOptions;
 use crate::probe::ProbeSelection;
 use table_fields::{ProblemList, TableFields};
 
+pub(crate) use guest::is_enabled;
 pub use guest::{
     BootPolicy, GuestLines, GuestOverrides, GuestTable, KERNEL_DEFAULT, LRU_GEN, RequiredGuest, TrialPlace,
 };
@@ -342,7 +343,8 @@ pub const BUILT_IN_RECIPES: &[BuiltInRecipe] = embed_recipes![
     "memory-size-programs",
     "fragmentation-cost",
     "fragment-compact",
-    "external"
+    "external",
+    "reclaim-references"
 ];
 
 fn check_recipe(recipe: &Recipe, problems: &mut ProblemList) {

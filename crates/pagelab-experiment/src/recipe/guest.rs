@@ -92,7 +92,7 @@ pub struct GuestOverrides {
     pub kernelcore: Option<Bytes>,
     /// Further sysctls.
     pub settings: Vec<(String, String)>,
-    /// Features of pagelab's kernel module, and whether they are on.
+    /// Features of pagelab's kernel module, and their states.
     pub module_features: Vec<(String, String)>,
 }
 
@@ -120,12 +120,19 @@ pub struct RequiredGuest {
     pub settings: Vec<(String, String)>,
     /// Whether pagelab's kernel module is loaded: in all guests if a variant uses one of its features.
     pub has_module: bool,
-    /// Features of the module, and whether they are on.
+    /// Features of the module, and their states.
     pub module_features: Vec<(String, String)>,
 }
 
-/// Features of pagelab's kernel module that a variant switches (docs/kmod.md).
-const MODULE_FEATURES: [&str; 1] = ["grouping"];
+/// Features of pagelab's kernel module that a variant switches, with their states (docs/kmod.md). The first
+/// state is that of the kernel without the module.
+const MODULE_FEATURES: [(&str, &[&str]); 3] = [
+    ("grouping", &["on", "off"]),
+    ("direct_compaction", &["on", "off"]),
+    (RECLAIM, &["stock", REFERENCES_IGNORED, "linear"]),
+];
+const RECLAIM: &str = "reclaim";
+const REFERENCES_IGNORED: &str = "unreferenced";
 
 impl TrialPlace {
     /// Words in a recipe.
@@ -289,6 +296,14 @@ impl Recipe {
             variant.add_problem(problems, text);
         }
         self.check_sizes(variant, &guest, problems);
+        // It does not call folio_referenced() (mm/vmscan.c, lru_gen_look_around()).
+        let ignores = |(name, state): &(String, String)| name == RECLAIM && state == REFERENCES_IGNORED;
+        let is_lru_gen_off = guest.settings.iter().any(|(name, value)| name == LRU_GEN && !is_enabled(value));
+        if guest.module_features.iter().any(ignores) && !is_lru_gen_off {
+            let text = "reclaim = \"unreferenced\" requires the multi-generational LRU to be off; hint: add \
+                        settings = { lru_gen = false } to [guest]";
+            variant.add_problem(problems, text);
+        }
         if variant.guest.kernel.is_some() && self.guest.kernels.len() > 1 {
             let text =
                 "kernel: the experiment already compares kernels; hint: remove kernel or use one --kernel";
@@ -401,12 +416,17 @@ pub(super) fn read_overrides(problems: &mut ProblemList, fields: &mut TableField
         settings: read_settings(problems, fields),
         module_features: MODULE_FEATURES
             .into_iter()
-            .filter_map(|name| {
-                let state = fields.read_word(problems, name, &["on", "off"])?;
+            .filter_map(|(name, states)| {
+                let state = fields.read_word(problems, name, states)?;
                 Some((name.to_owned(), state.to_owned()))
             })
             .collect(),
     }
+}
+
+/// Whether a value of [`LRU_GEN`] switches it on.
+pub(crate) fn is_enabled(value: &str) -> bool {
+    matches!(value, "yes" | "y" | "1")
 }
 
 /// Names as `sysctl` prints them, with their values.
@@ -546,6 +566,7 @@ mod tests {
                     files = [\"x\"]\n[[workload]]\nname = \"own\"\ncommand = [\"pagelab\", \"frag\"]\n\
                     [guest]\nkernel = [\"6.1\", \"6.1\"]\ncpus = 1\n\
                     [[variant]]\nname = \"a\"\npin = true\nplan = \"x.toml\"\n\
+                    reclaim = \"unreferenced\"\n\
                     [[variant]]\nname = \"b\"\nkernelcore = \"2G\"\nmemory = \"1G\"\nkernel = \"5\"\n";
         let said = resolve(text, &in_guest()).unwrap_err();
         for line in [
@@ -554,14 +575,17 @@ mod tests {
             "guest: kernel 6.1 is given twice",
             "variant \"a\": plan: the file x.toml is not in the guest",
             "variant \"a\": pin = true requires a guest with 2 CPUs",
+            "variant \"a\": reclaim = \"unreferenced\" requires the multi-generational LRU to be off",
             "variant \"b\": kernelcore: expected less than the guest's memory (1G), found 2G",
             "variant \"b\": kernel: the experiment already compares kernels",
         ] {
             assert!(said.contains(line), "{line}\n{said}");
         }
-        assert_eq!(said.lines().count(), 7, "{said}");
-        let on_host =
-            resolve(&text.replace("pin = true\nplan = \"x.toml\"", ""), &ExperimentOverrides::default());
+        assert_eq!(said.lines().count(), 8, "{said}");
+        let on_host = resolve(
+            &text.replace("pin = true\nplan = \"x.toml\"\nreclaim = \"unreferenced\"", ""),
+            &ExperimentOverrides::default(),
+        );
         assert!(
             on_host
                 .unwrap_err()
@@ -615,6 +639,10 @@ mod tests {
             (
                 "[guest]\nboot = \"round\"\n[[variant]]\nname = \"x\"\ngrouping = \"no\"\n",
                 "expected one of on, off",
+            ),
+            (
+                "[[variant]]\nname = \"x\"\nreclaim = \"none\"\n",
+                "expected one of stock, unreferenced, linear",
             ),
             ("[guest]\nmemory_limit = \"1G\"\n", "guest: "),
         ] {
