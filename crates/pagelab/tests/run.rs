@@ -691,6 +691,7 @@ fn plans_and_recipes_are_shown_and_every_field_of_their_json_is_documented() {
         "fragmentation-cost",
         "fragment-compact",
         "external",
+        "reclaim-references",
         "anti-fragmentation",
         "long-use",
     ];
