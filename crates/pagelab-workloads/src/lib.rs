@@ -4,9 +4,9 @@
 //! A new workload is a module with a [`Workload`] and a line in [`WORKLOADS`].
 
 pub mod access_regions;
+pub mod aim9;
 pub mod alias_table;
 pub mod alloc_pages;
-pub mod alloc_storm;
 pub mod bfs;
 pub mod btree;
 pub mod canneal;
@@ -173,14 +173,24 @@ pub const WORKLOADS: &[&Workload] = &[
     &fmm::WORKLOAD,
     &gc::WORKLOAD,
     &mmap_access::WORKLOAD,
-    &alloc_storm::WORKLOAD,
+    &aim9::WORKLOAD,
     &alloc_pages::WORKLOAD,
     &desktop::WORKLOAD,
 ];
 
-/// The workload of this name.
+/// Former names of workloads, which are still read, with the present ones.
+const FORMER_NAMES: &[(&str, &str)] = &[("alloc-storm", "aim9")];
+
+/// The workload of this name, or of this former name.
 pub fn find_workload(name: &str) -> Option<&'static Workload> {
-    WORKLOADS.iter().find(|workload| workload.name == name).copied()
+    let present =
+        FORMER_NAMES.iter().find(|(former, _)| *former == name).map_or(name, |(_, present)| present);
+    WORKLOADS.iter().find(|workload| workload.name == present).copied()
+}
+
+/// Former names of a workload.
+pub fn former_names(workload: &Workload) -> impl Iterator<Item = &'static str> {
+    FORMER_NAMES.iter().filter(|(_, present)| *present == workload.name).map(|(former, _)| *former)
 }
 
 /// A checksum with one word more.
@@ -211,6 +221,16 @@ mod tests {
                 assert!(!text.is_empty() && text.is_ascii(), "{}: {text}", workload.name);
             }
         }
+    }
+
+    #[test]
+    fn a_former_name_finds_its_workload() {
+        for (former, present) in FORMER_NAMES {
+            assert_eq!(find_workload(former).unwrap().name, *present);
+            assert!(former_names(find_workload(present).unwrap()).any(|name| name == *former));
+            assert!(WORKLOADS.iter().all(|workload| workload.name != *former));
+        }
+        assert!(find_workload("no-such").is_none());
     }
 
     /// The wording of each kind of error.

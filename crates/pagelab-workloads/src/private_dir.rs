@@ -245,7 +245,7 @@ mod tests {
         let outer = PrivateDir::in_temp_dir("test").unwrap();
         let names = [
             (format!("{NAME_PREFIX}desktop-{}-0", i32::MAX), false),
-            (format!("{NAME_PREFIX}alloc-storm-{}-7", i32::MAX), false),
+            (format!("{NAME_PREFIX}aim9-{}-7", i32::MAX), false),
             (format!("{NAME_PREFIX}desktop-{}-99", std::process::id()), true),
             (format!("{NAME_PREFIX}desktop"), true),
             ("other-1-1".to_owned(), true),

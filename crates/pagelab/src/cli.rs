@@ -328,7 +328,7 @@ mod tests {
             ("compact", "--how asking", "--how direct"),
             ("guest run", "--timeout 600 checkup", "--timeout 10m checkup"),
             ("fragment procedure", "--settle 60", "--settle 1m"),
-            ("workload alloc-storm", "--milliseconds 200", "--time 200ms"),
+            ("workload aim9", "--milliseconds 200", "--time 200ms"),
             ("trace record -o t.pagelab", "--through perf", "--backend perf"),
             ("sim bench", "--engine drawn", "--engine random"),
             ("sim bench", "--engine plain", "--engine btree"),

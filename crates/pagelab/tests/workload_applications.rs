@@ -28,7 +28,7 @@ fn every_application_reports_all_figures_and_repeats_its_checksum() {
         (&["fmm", "--size", "128K"], "pairs_of_boxes"),
         (&["gc", "--size", "512K"], "collections"),
         (&["mmap-access", "--size", "256K"], "loads"),
-        (&["alloc-storm", "--until", "count", "--count", "20"], "jmp_test"),
+        (&["aim9", "--until", "count", "--count", "20"], "jmp_test"),
         (&["desktop", "--size", "1M", "--operations", "40", "--pause", "0"], "wake_p50"),
     ];
     let lab = Lab::new();
@@ -49,7 +49,7 @@ fn files_and_processes_are_gone_afterwards() {
     let place = folder.to_str().unwrap();
     for arguments in [
         &["mmap-access", "--size", "256K", "--mapping", "file", "--sharing", "shared"][..],
-        &["alloc-storm", "--until", "count", "--count", "5"],
+        &["aim9", "--until", "count", "--count", "5"],
         &["desktop", "--size", "1M", "--operations", "30", "--pause", "0"],
     ] {
         document(&lab, &[arguments, &["--folder", place]].concat());

@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn every_workload_has_a_measured_phase_and_it_is_not_all_that_it_does() {
         let small = [
-            ("alloc-storm", &[("count", "20")][..]),
+            ("aim9", &[("count", "20")][..]),
             ("bfs", &[("size", "2M"), ("roots", "2")]),
             ("canneal", &[("size", "1M"), ("steps", "2"), ("swaps", "500")]),
             ("desktop", &[("size", "8M"), ("processes", "2"), ("operations", "20"), ("pause", "0")]),

@@ -157,6 +157,7 @@ fn build_command(workload: &'static Workload) -> clap::Command {
             .help("Explain every mapping of the process after the accesses, and print no figures")
     });
     clap::Command::new(workload.name)
+        .aliases(pagelab_workloads::former_names(workload))
         .args(explain)
         .about(workload.description)
         .after_help(format!("Generator: {}", workload.generator))

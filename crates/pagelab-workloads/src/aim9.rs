@@ -37,7 +37,7 @@ use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, ma
 
 /// The tests as a workload.
 pub const WORKLOAD: Workload = Workload {
-    name: "alloc-storm",
+    name: "aim9",
     description: "Rates of file, page, brk, jump, signal, exec, fork and link operations",
     generator: "eight loops, one after the other in a random order from the seed, each for a fixed time or \
                 count; pages are allocated one by one and written at every 128th byte, hence first touched \
@@ -104,9 +104,9 @@ pub const WORKLOAD: Workload = Workload {
 const EXTRA_LINKS: usize = 7;
 
 /// A test: its name, and how it is run.
-type StormTest = (&'static str, fn(&StormConfig) -> Result<LoopResult, WorkloadError>);
+type Aim9Test = (&'static str, fn(&TestSetup) -> Result<LoopResult, WorkloadError>);
 
-const STORM_TESTS: [StormTest; 8] = [
+const TESTS: [Aim9Test; 8] = [
     ("creat_clo", run_creat_close_test),
     ("page_test", |setting| run_brk_test(setting, true)),
     ("brk_test", |setting| run_brk_test(setting, false)),
@@ -122,7 +122,7 @@ const STORM_TESTS: [StormTest; 8] = [
 ];
 
 /// Common state of all tests.
-struct StormConfig {
+struct TestSetup {
     limit: StopCondition,
     break_size: u64,
     dir: PrivateDir,
@@ -135,8 +135,8 @@ fn run_tests(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> Worklo
         _ => StopCondition::Nanoseconds(options.get_duration("time").as_nanos() as u64),
     };
     let wanted = options.get_text("test");
-    let mut tests: Vec<StormTest> =
-        STORM_TESTS.into_iter().filter(|(name, _)| wanted == "all" || wanted == *name).collect();
+    let mut tests: Vec<Aim9Test> =
+        TESTS.into_iter().filter(|(name, _)| wanted == "all" || wanted == *name).collect();
     let mut random = SplitMix64::new(options.get_number("seed"));
     random.shuffle(&mut tests);
     let ballast = Bytes(options.get_number("ballast") << 20);
@@ -149,26 +149,26 @@ fn run_tests(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> Worklo
         let failed = |error| WorkloadError::system_error("cannot touch the ballast", error);
         memory.touch_for_writing(all).map_err(failed)?;
     }
-    let config = StormConfig {
+    let config = TestSetup {
         limit: until,
         break_size: options.get_size("size").0,
-        dir: PrivateDir::new(options, "alloc-storm")?,
+        dir: PrivateDir::new(options, "aim9")?,
         program: SmallProgram::from_options(options)?,
     };
     let (mut figures, mut rate_product, mut checksum) = (Vec::new(), 1.0f64, 0u64);
     for (name, test) in &tests {
-        let storm = phase.measure(|| test(&config))?;
-        let value = storm.operation_count as f64 / (storm.elapsed_ns.max(1) as f64 / 1e9);
+        let done = phase.measure(|| test(&config))?;
+        let value = done.operation_count as f64 / (done.elapsed_ns.max(1) as f64 / 1e9);
         rate_product *= value.powf(1.0 / tests.len() as f64);
         figures.push(Figure::rate(name, value));
         // How many operations fit in a time is the machine's; that they were done right is not.
-        let count = if options.get_text("until") == "count" { storm.operation_count } else { 0 };
+        let count = if options.get_text("until") == "count" { done.operation_count } else { 0 };
         for word in [name.bytes().fold(0, |sum: u64, byte| sum * 31 + u64::from(byte)), count] {
             checksum = mix_checksum(checksum, word);
         }
     }
     // The order of running is the seed's; that of printing is the table's.
-    figures.sort_by_key(|figure| STORM_TESTS.iter().position(|(name, _)| *name == figure.name));
+    figures.sort_by_key(|figure| TESTS.iter().position(|(name, _)| *name == figure.name));
     Ok(WorkloadResult {
         figure_of_merit: Figure::rate("mean rate", rate_product),
         working_set: Bytes(config.break_size + ballast.0),
@@ -194,36 +194,36 @@ fn system_error<T>(test: &str, result: io::Result<T>) -> Result<T, WorkloadError
     result.map_err(|error| WorkloadError::system_error(test, error))
 }
 
-fn run_brk_test(config: &StormConfig, is_touched: bool) -> Result<LoopResult, WorkloadError> {
+fn run_brk_test(config: &TestSetup, is_touched: bool) -> Result<LoopResult, WorkloadError> {
     let name = if is_touched { "page_test" } else { "brk_test" };
     system_error(name, syscall_loop::run_break_loop(config.break_size, is_touched, config.limit))
 }
 
-fn run_creat_close_test(config: &StormConfig) -> Result<LoopResult, WorkloadError> {
+fn run_creat_close_test(config: &TestSetup) -> Result<LoopResult, WorkloadError> {
     let path = config.dir.path().join("creat");
-    let storm = system_error("creat_clo", run_until(config.limit, || File::create(&path).map(|_| 1)))?;
+    let done = system_error("creat_clo", run_until(config.limit, || File::create(&path).map(|_| 1)))?;
     system_error("creat_clo", fs::remove_file(&path))?;
-    Ok(storm)
+    Ok(done)
 }
 
-fn run_link_test(config: &StormConfig) -> Result<LoopResult, WorkloadError> {
-    let (storm, names) = system_error("link_test", link_and_unlink(config))?;
+fn run_link_test(config: &TestSetup) -> Result<LoopResult, WorkloadError> {
+    let (done, names) = system_error("link_test", link_and_unlink(config))?;
     let expected = 1 + EXTRA_LINKS as u64;
     if names != expected {
         let text = format!("link_test: the file has {names} names; expected {expected}");
         return Err(WorkloadError::WrongResult(text));
     }
-    Ok(storm)
+    Ok(done)
 }
 
 /// Operations performed, and the number of the file's names at the end.
-fn link_and_unlink(config: &StormConfig) -> io::Result<(LoopResult, u64)> {
+fn link_and_unlink(config: &TestSetup) -> io::Result<(LoopResult, u64)> {
     let path = |at: usize| config.dir.path().join(format!("link{at}"));
     let (first, links) = (path(0), (1..=EXTRA_LINKS).map(path).collect::<Vec<_>>());
     File::create(&first)?;
     links.iter().try_for_each(|link| fs::hard_link(&first, link))?;
     let mut turn = 0;
-    let storm = run_until(config.limit, || {
+    let done = run_until(config.limit, || {
         let link = &links[turn % EXTRA_LINKS];
         turn += 1;
         fs::remove_file(link)?;
@@ -231,7 +231,7 @@ fn link_and_unlink(config: &StormConfig) -> io::Result<(LoopResult, u64)> {
     })?;
     let names = fs::metadata(&first)?.nlink();
     links.iter().chain([&first]).try_for_each(fs::remove_file)?;
-    Ok((storm, names))
+    Ok((done, names))
 }
 
 #[cfg(test)]
@@ -250,7 +250,7 @@ mod tests {
     fn each_test_has_its_rate() {
         let done = run_tests(&small_options(&[]), &mut MeasuredPhase::without_observer()).unwrap();
         let names: Vec<&str> = done.figures.iter().map(|figure| figure.name).collect();
-        assert_eq!(names, STORM_TESTS.map(|(name, _)| name));
+        assert_eq!(names, TESTS.map(|(name, _)| name));
         assert!(done.figures.iter().all(|figure| figure.value > 0.0), "{:?}", done.figures);
         let rate_product: f64 = done.figures.iter().map(|figure| figure.value.ln()).sum::<f64>() / 8.0;
         assert!(
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn one_test_may_be_chosen_and_time_may_end_it() {
-        for (test, _) in STORM_TESTS {
+        for (test, _) in TESTS {
             let done = run_tests(
                 &small_options(&[("test", test), ("until", "time"), ("time", "2ms")]),
                 &mut MeasuredPhase::without_observer(),
