@@ -1,21 +1,20 @@
-//! Eight small tests of kernel operations that every program uses, after AIM9 (Caldera's AIM Independent
-//! Resource Benchmark), as used to compare kernels by Gorman and Whitcroft (OLS 2006). Each has a separate
-//! rate:
+//! Eight tests of kernel operations that every program uses, after AIM9 (Caldera's AIM Independent Resource
+//! Benchmark, Suite IX), as Gorman and Whitcroft compared kernels with it (OLS 2006). Each has a rate of its
+//! own:
 //!
 //! | test | an operation |
 //! |---|---|
 //! | creat_clo | one file created or truncated, and closed |
 //! | page_test | the break moved up by a page, and a write every 128 bytes |
 //! | brk_test | the break moved up by a page (every sixteenth time down by sixteen) |
-//! | jmp_test | `_setjmp`, ten calls, `longjmp` |
-//! | signal_test | SIGUSR2 sent to this thread and caught |
+//! | jmp_test | `_setjmp`, eleven calls, `longjmp` |
+//! | signal_test | a child sends SIGUSR2 to itself and catches it |
 //! | exec_test | a child forked that runs a small program, and waited for |
 //! | fork_test | a child forked that exits at once, and waited for |
 //! | link_test | one of seven links to a file removed and recreated |
 //!
-//! Unlike AIM9, a signal is sent to the thread and not to the process, which has other threads here, and the
-//! break is moved in a child, whose allocator never runs. A child copies the page tables of this process, so
-//! its size affects the figures of forks; `ballast` makes it larger.
+//! Break and signals are those of a child: this process has an allocator and threads. A child copies the page
+//! tables of this process, so its size affects the figures of forks; `ballast` makes it larger.
 
 use std::fs::{self, File};
 use std::io;
@@ -24,7 +23,9 @@ use std::time::Duration;
 
 use pagelab_model::Bytes;
 use pagelab_model::random::SplitMix64;
-use pagelab_sys::syscall_loop::{self, LoopResult, StopCondition, run_until};
+use pagelab_sys::syscall_loop::{
+    LoopResult, StopCondition, fork_and_wait, run_break_loop, run_longjmp_loop, run_signal_loop, run_until,
+};
 
 use crate::options::{
     DurationSpec, OptionSpec, SEED_OPTION, ValueKind, WorkloadOptions, choice_option, number_option,
@@ -39,8 +40,8 @@ use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, ma
 pub const WORKLOAD: Workload = Workload {
     name: "aim9",
     description: "Rates of file, page, brk, jump, signal, exec, fork and link operations",
-    generator: "eight loops, one after the other in a random order from the seed, each for a fixed time or \
-                count; pages are allocated one by one and written at every 128th byte, hence first touched \
+    generator: "eight loops, one after the other in a random order from the seed, each for a fixed count or \
+                time; pages are allocated one by one and written at every 128th byte, hence first touched \
                 there",
     options: &[
         size_option("1M", "Bytes by which the program break is raised at the start"),
@@ -64,9 +65,9 @@ pub const WORKLOAD: Workload = Workload {
         ),
         choice_option(
             "until",
-            &["time", "count"],
-            "time",
-            "Whether each test ends after a time or after a count of operations",
+            &["count", "time"],
+            "count",
+            "Whether each test ends after a count of operations or after a time",
         ),
         OptionSpec {
             name: "time",
@@ -81,10 +82,10 @@ pub const WORKLOAD: Workload = Workload {
         },
         number_option(
             "count",
-            1,
+            0,
             1 << 40,
-            "1000",
-            "Minimum number of operations of each test, with until count",
+            "0",
+            "Minimum number of operations of each test, with until count; 0: the test's own number",
         ),
         number_option(
             "ballast",
@@ -103,40 +104,69 @@ pub const WORKLOAD: Workload = Workload {
 /// Links to a file beside its first name, as in AIM9.
 const EXTRA_LINKS: usize = 7;
 
-/// A test: its name, and how it is run.
-type Aim9Test = (&'static str, fn(&TestSetup) -> Result<LoopResult, WorkloadError>);
+/// A test of AIM9.
+struct Aim9Test {
+    name: &'static str,
+    /// Operations where `count` is 0: about half a second of a guest of 500 million instructions a second.
+    count: u64,
+    run: fn(&TestSetup, StopCondition) -> Result<LoopResult, WorkloadError>,
+}
 
+/// In AIM9's order.
 const TESTS: [Aim9Test; 8] = [
-    ("creat_clo", run_creat_close_test),
-    ("page_test", |setting| run_brk_test(setting, true)),
-    ("brk_test", |setting| run_brk_test(setting, false)),
-    ("jmp_test", |setting| system_error("jmp_test", syscall_loop::run_longjmp_loop(setting.limit))),
-    ("signal_test", |setting| system_error("signal_test", syscall_loop::run_signal_loop(setting.limit))),
-    ("exec_test", |setting| {
-        system_error("exec_test", run_until(setting.limit, || setting.program.run_once().map(|()| 1)))
-    }),
-    ("fork_test", |setting| {
-        system_error("fork_test", run_until(setting.limit, || syscall_loop::fork_and_wait().map(|()| 1)))
-    }),
-    ("link_test", run_link_test),
+    Aim9Test { name: "creat_clo", count: 20_000, run: run_creat_close_test },
+    Aim9Test {
+        name: "page_test",
+        count: 30_000,
+        run: |setup, stop| system_error("page_test", run_break_loop(setup.break_size, true, stop)),
+    },
+    Aim9Test {
+        name: "brk_test",
+        count: 60_000,
+        run: |setup, stop| system_error("brk_test", run_break_loop(setup.break_size, false, stop)),
+    },
+    Aim9Test {
+        name: "jmp_test",
+        count: 1_000_000,
+        run: |_, stop| system_error("jmp_test", run_longjmp_loop(stop)),
+    },
+    Aim9Test {
+        name: "signal_test",
+        count: 60_000,
+        run: |_, stop| system_error("signal_test", run_signal_loop(stop)),
+    },
+    Aim9Test {
+        name: "exec_test",
+        count: 200,
+        run: |setup, stop| {
+            system_error("exec_test", run_until(stop, || setup.program.run_once().map(|()| 1)))
+        },
+    },
+    Aim9Test {
+        name: "fork_test",
+        count: 1_000,
+        run: |_, stop| system_error("fork_test", run_until(stop, || fork_and_wait().map(|()| 1))),
+    },
+    Aim9Test { name: "link_test", count: 15_000, run: run_link_test },
 ];
 
 /// Common state of all tests.
 struct TestSetup {
-    limit: StopCondition,
     break_size: u64,
     dir: PrivateDir,
     program: SmallProgram,
 }
 
 fn run_tests(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> WorkloadOutcome {
-    let until = match options.get_text("until") {
-        "count" => StopCondition::Count(options.get_number("count")),
-        _ => StopCondition::Nanoseconds(options.get_duration("time").as_nanos() as u64),
+    let is_counted = options.get_text("until") == "count";
+    let stop_of = |test: &Aim9Test| match (is_counted, options.get_number("count")) {
+        (false, _) => StopCondition::Nanoseconds(options.get_duration("time").as_nanos() as u64),
+        (true, 0) => StopCondition::Count(test.count),
+        (true, count) => StopCondition::Count(count),
     };
     let wanted = options.get_text("test");
-    let mut tests: Vec<Aim9Test> =
-        TESTS.into_iter().filter(|(name, _)| wanted == "all" || wanted == *name).collect();
+    let mut tests: Vec<&Aim9Test> =
+        TESTS.iter().filter(|test| wanted == "all" || wanted == test.name).collect();
     let mut random = SplitMix64::new(options.get_number("seed"));
     random.shuffle(&mut tests);
     let ballast = Bytes(options.get_number("ballast") << 20);
@@ -149,65 +179,63 @@ fn run_tests(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> Worklo
         let failed = |error| WorkloadError::system_error("cannot touch the ballast", error);
         memory.touch_for_writing(all).map_err(failed)?;
     }
-    let config = TestSetup {
-        limit: until,
+    let setup = TestSetup {
         break_size: options.get_size("size").0,
         dir: PrivateDir::new(options, "aim9")?,
         program: SmallProgram::from_options(options)?,
     };
     let (mut figures, mut rate_product, mut checksum) = (Vec::new(), 1.0f64, 0u64);
-    for (name, test) in &tests {
-        let done = phase.measure(|| test(&config))?;
+    for test in &tests {
+        let done = phase.measure(|| (test.run)(&setup, stop_of(test)))?;
         let value = done.operation_count as f64 / (done.elapsed_ns.max(1) as f64 / 1e9);
         rate_product *= value.powf(1.0 / tests.len() as f64);
-        figures.push(Figure::rate(name, value));
+        figures.push(Figure::rate(test.name, value));
         // How many operations fit in a time is the machine's; that they were done right is not.
-        let count = if options.get_text("until") == "count" { done.operation_count } else { 0 };
-        for word in [name.bytes().fold(0, |sum: u64, byte| sum * 31 + u64::from(byte)), count] {
+        let count = if is_counted { done.operation_count } else { 0 };
+        for word in [test.name.bytes().fold(0, |sum: u64, byte| sum * 31 + u64::from(byte)), count] {
             checksum = mix_checksum(checksum, word);
         }
     }
     // The order of running is the seed's; that of printing is the table's.
-    figures.sort_by_key(|figure| TESTS.iter().position(|(name, _)| *name == figure.name));
+    figures.sort_by_key(|figure| TESTS.iter().position(|test| test.name == figure.name));
     Ok(WorkloadResult {
         figure_of_merit: Figure::rate("mean rate", rate_product),
-        working_set: Bytes(config.break_size + ballast.0),
+        working_set: Bytes(setup.break_size + ballast.0),
         checksum,
         latencies: None,
         hot_regions: Vec::new(),
         figures,
         generated_input: format!(
-            "{}, {}, break moved up by {} bytes, program {}, seed {}",
-            tests.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" "),
-            match until {
-                StopCondition::Count(count) => format!("{count} operations or more each"),
-                StopCondition::Nanoseconds(ns) => format!("{} ms each", ns / 1_000_000),
-            },
-            config.break_size,
-            config.program.command_line(),
+            "{}, break moved up by {} bytes, program {}, seed {}",
+            tests.iter().map(|test| describe_work(test, stop_of(test))).collect::<Vec<_>>().join(" "),
+            setup.break_size,
+            setup.program.command_line(),
             options.get_number("seed")
         ),
     })
+}
+
+/// `fork_test:1000` or `fork_test:200ms`
+fn describe_work(test: &Aim9Test, stop: StopCondition) -> String {
+    match stop {
+        StopCondition::Count(count) => format!("{}:{count}", test.name),
+        StopCondition::Nanoseconds(ns) => format!("{}:{}ms", test.name, ns / 1_000_000),
+    }
 }
 
 fn system_error<T>(test: &str, result: io::Result<T>) -> Result<T, WorkloadError> {
     result.map_err(|error| WorkloadError::system_error(test, error))
 }
 
-fn run_brk_test(config: &TestSetup, is_touched: bool) -> Result<LoopResult, WorkloadError> {
-    let name = if is_touched { "page_test" } else { "brk_test" };
-    system_error(name, syscall_loop::run_break_loop(config.break_size, is_touched, config.limit))
-}
-
-fn run_creat_close_test(config: &TestSetup) -> Result<LoopResult, WorkloadError> {
-    let path = config.dir.path().join("creat");
-    let done = system_error("creat_clo", run_until(config.limit, || File::create(&path).map(|_| 1)))?;
+fn run_creat_close_test(setup: &TestSetup, stop: StopCondition) -> Result<LoopResult, WorkloadError> {
+    let path = setup.dir.path().join("creat");
+    let done = system_error("creat_clo", run_until(stop, || File::create(&path).map(|_| 1)))?;
     system_error("creat_clo", fs::remove_file(&path))?;
     Ok(done)
 }
 
-fn run_link_test(config: &TestSetup) -> Result<LoopResult, WorkloadError> {
-    let (done, names) = system_error("link_test", link_and_unlink(config))?;
+fn run_link_test(setup: &TestSetup, stop: StopCondition) -> Result<LoopResult, WorkloadError> {
+    let (done, names) = system_error("link_test", link_and_unlink(setup, stop))?;
     let expected = 1 + EXTRA_LINKS as u64;
     if names != expected {
         let text = format!("link_test: the file has {names} names; expected {expected}");
@@ -217,13 +245,13 @@ fn run_link_test(config: &TestSetup) -> Result<LoopResult, WorkloadError> {
 }
 
 /// Operations performed, and the number of the file's names at the end.
-fn link_and_unlink(config: &TestSetup) -> io::Result<(LoopResult, u64)> {
-    let path = |at: usize| config.dir.path().join(format!("link{at}"));
+fn link_and_unlink(setup: &TestSetup, stop: StopCondition) -> io::Result<(LoopResult, u64)> {
+    let path = |at: usize| setup.dir.path().join(format!("link{at}"));
     let (first, links) = (path(0), (1..=EXTRA_LINKS).map(path).collect::<Vec<_>>());
     File::create(&first)?;
     links.iter().try_for_each(|link| fs::hard_link(&first, link))?;
     let mut turn = 0;
-    let done = run_until(config.limit, || {
+    let done = run_until(stop, || {
         let link = &links[turn % EXTRA_LINKS];
         turn += 1;
         fs::remove_file(link)?;
@@ -236,6 +264,7 @@ fn link_and_unlink(config: &TestSetup) -> io::Result<(LoopResult, u64)> {
 
 #[cfg(test)]
 mod tests {
+    // Forks write-protect the pages of all tests of this process, some of which count faults: few here.
     use super::*;
 
     fn small_options(changes: &[(&str, &str)]) -> WorkloadOptions {
@@ -250,7 +279,7 @@ mod tests {
     fn each_test_has_its_rate() {
         let done = run_tests(&small_options(&[]), &mut MeasuredPhase::without_observer()).unwrap();
         let names: Vec<&str> = done.figures.iter().map(|figure| figure.name).collect();
-        assert_eq!(names, TESTS.map(|(name, _)| name));
+        assert_eq!(names, TESTS.map(|test| test.name));
         assert!(done.figures.iter().all(|figure| figure.value > 0.0), "{:?}", done.figures);
         let rate_product: f64 = done.figures.iter().map(|figure| figure.value.ln()).sum::<f64>() / 8.0;
         assert!(
@@ -271,7 +300,7 @@ mod tests {
 
     #[test]
     fn one_test_may_be_chosen_and_time_may_end_it() {
-        for (test, _) in TESTS {
+        for test in TESTS.map(|test| test.name) {
             let done = run_tests(
                 &small_options(&[("test", test), ("until", "time"), ("time", "2ms")]),
                 &mut MeasuredPhase::without_observer(),
@@ -285,6 +314,36 @@ mod tests {
         )
         .unwrap();
         assert!(ballast.working_set.0 > 8 << 20);
+    }
+
+    #[test]
+    fn the_work_is_fixed_and_each_test_has_a_number_of_its_own() {
+        let options = WorkloadOptions::with_defaults(WORKLOAD.options);
+        assert_eq!((options.get_text("until"), options.get_number("count")), ("count", 0));
+        let run = || {
+            let options = small_options(&[("test", "jmp_test"), ("count", "0")]);
+            run_tests(&options, &mut MeasuredPhase::without_observer()).unwrap()
+        };
+        let done = run();
+        assert!(done.generated_input.starts_with("jmp_test:1000000, break"), "{}", done.generated_input);
+        assert_eq!(done.checksum, run().checksum);
+    }
+
+    #[test]
+    fn files_have_the_names_that_the_tests_give_them_and_are_gone_afterwards() {
+        let options = small_options(&[]);
+        let setup = TestSetup {
+            break_size: 0,
+            dir: PrivateDir::new(&options, "aim9").unwrap(),
+            program: SmallProgram::from_options(&options).unwrap(),
+        };
+        let (done, names) = link_and_unlink(&setup, StopCondition::Count(20)).unwrap();
+        assert_eq!((done.operation_count, names), (20, 8));
+        assert_eq!(run_creat_close_test(&setup, StopCondition::Count(20)).unwrap().operation_count, 20);
+        assert_eq!(fs::read_dir(setup.dir.path()).unwrap().count(), 0);
+        // A file that cannot be created is an error, not an operation.
+        fs::create_dir(setup.dir.path().join("creat")).unwrap();
+        assert!(run_creat_close_test(&setup, StopCondition::Count(1)).is_err());
     }
 
     #[test]
