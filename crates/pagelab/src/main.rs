@@ -18,6 +18,11 @@ use pagelab_watch as watch;
 
 use exit::Exit;
 
+/// Answered without the parser of all commands: it is the small program that workloads start in a guest, and
+/// the parser would be most of its time.
+const VERSION_OPTION: &str = "--version";
+const VERSION_LINE: &str = concat!("pagelab ", env!("CARGO_PKG_VERSION"), "\n");
+
 fn main() -> ExitCode {
     if let Some(job) = pagelab_guest::agent::read_job() {
         pagelab_guest::agent::run_job(job);
@@ -26,6 +31,9 @@ fn main() -> ExitCode {
         let topic = help_topics::requested_topic(std::env::args_os(), cli::is_command);
         let done = match topic {
             Some(topic) => help_topics::print_topic(&topic).map(|exit| exit as u8),
+            None if std::env::args_os().skip(1).eq([VERSION_OPTION]) => {
+                output::print(VERSION_LINE).map(|()| Exit::Success as u8)
+            }
             None => match cli::parse() {
                 Ok(arguments) => cmd::run(arguments),
                 Err(error) => return cli::report_usage_error(&error) as u8,

@@ -266,6 +266,7 @@ fn a_run_file_is_written_and_shown_alone() {
 fn the_version_is_that_of_the_package() {
     let version = format!("pagelab {}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(Alone::new().good(&["--version"]), version);
+    assert_eq!(Alone::new().good(&["-V"]), version, "this one is the parser's");
 }
 
 #[test]
