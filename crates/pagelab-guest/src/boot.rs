@@ -132,6 +132,10 @@ impl GuestPlan {
     pub fn check(&self) -> Result<(), Failure> {
         let usage_error = |message: String| Failure::new(FailureKind::Usage, message);
         self.config.check().map_err(usage_error)?;
+        if self.config.icount.is_some() && self.accelerator == Accelerator::Kvm {
+            let reason = "--icount counts the instructions that QEMU emulates, and KVM emulates none";
+            return Err(usage_error(reason.to_owned()).hint("use --accel tcg"));
+        }
         let mut names = Vec::new();
         for take in &self.output_paths {
             let Some(name) = output_name(take) else {

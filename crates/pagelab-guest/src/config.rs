@@ -16,6 +16,8 @@ pub struct GuestConfig {
     pub dimms: Option<Dimms>,
     /// Processors.
     pub cpus: u32,
+    /// Counted instructions: each is 2 to the power of this nanoseconds of the guest's time.
+    pub icount: Option<u32>,
     /// NUMA nodes; memory and processors are divided evenly, the first nodes get the remainder.
     pub nodes: u32,
     /// Words behind the kernel's command line; of two that contradict each other the later one holds.
@@ -28,6 +30,8 @@ pub struct GuestConfig {
     pub cgroup: Option<CgroupConfig>,
 }
 
+/// QEMU's own limit (accel/tcg/icount-common.c, `MAX_ICOUNT_SHIFT`).
+pub const ICOUNT_SHIFT_MAX: u32 = 10;
 const NODES_MAX: u32 = 16;
 /// Memory that each node has at least, in MiB.
 const NODE_MEBIBYTES_MIN: u64 = 32;
@@ -41,6 +45,10 @@ const HOTPLUG_STATE: &str = "memhp_default_state";
 /// buffers (arch/x86/kernel/pci-dma.c, `pci_swiotlb_detect`). No device of a guest needs any: 2048 slots of 2
 /// KiB are 4 MiB.
 const SMALL_BOUNCE_BUFFERS: &str = "swiotlb=2048 ";
+/// What makes two boots execute the same instructions. The self-tests of the kernel's ciphers run beside the
+/// command for its first seconds (crypto/testmgr.c), and random addresses decide how many page tables a fork
+/// copies (fs/binfmt_elf.c).
+const STEADY_WORDS: &str = "cryptomgr.notests norandmaps ";
 
 /// A guest with 1 GiB, one processor and one node, and nothing else.
 impl Default for GuestConfig {
@@ -49,6 +57,7 @@ impl Default for GuestConfig {
             memory: Bytes(1 << 30),
             dimms: None,
             cpus: 1,
+            icount: None,
             nodes: 1,
             append: String::new(),
             swap: None,
@@ -67,6 +76,9 @@ impl GuestConfig {
         named("memory", guest_size::check_memory(memory))?;
         if !(1..=CPUS_MAX).contains(&cpus) {
             return Err(format!("--cpus: expected 1 to {CPUS_MAX}, found {cpus}"));
+        }
+        if let Some(shift) = self.icount {
+            check_icount(shift, cpus)?;
         }
         if !(1..=NODES_MAX).contains(&nodes) {
             return Err(format!("--nodes: expected 1 to {NODES_MAX}, found {nodes}"));
@@ -107,7 +119,8 @@ impl GuestConfig {
     /// The kernel's command line. A panic ends the guest, and the output before it is on the console. On a
     /// busy machine QEMU's timer may come too late for the kernel's test of the IO-APIC, which panics
     /// (arch/x86/kernel/apic/io_apic.c, `check_timer`): it is left out, as the kernel itself does on KVM.
-    /// DIMMs go to the zone Movable, to be taken offline, unless the appended words say otherwise.
+    /// DIMMs go to the zone Movable, to be taken offline, unless the appended words say otherwise. With
+    /// counted instructions, nothing runs beside the command that need not.
     pub fn kernel_command_line(&self) -> String {
         let fixed = "console=ttyS0 quiet panic=-1 no_timer_check";
         let sets_state = |word: &str| word.split_once('=').is_some_and(|(name, _)| name == HOTPLUG_STATE);
@@ -117,6 +130,9 @@ impl GuestConfig {
             if !self.append.split(' ').any(sets_state) {
                 words.push_str(&format!("{HOTPLUG_STATE}=online_movable "));
             }
+        }
+        if self.icount.is_some() {
+            words.push_str(STEADY_WORDS);
         }
         words.push_str(&self.append);
         words.trim_end().to_owned()
@@ -139,6 +155,17 @@ impl GuestConfig {
     }
 }
 
+/// One thread counts the instructions of one processor: of two, QEMU would stop one while the other runs.
+fn check_icount(shift: u32, cpus: u32) -> Result<(), String> {
+    if shift > ICOUNT_SHIFT_MAX {
+        return Err(format!("--icount: expected 0 to {ICOUNT_SHIFT_MAX}, found {shift}"));
+    }
+    if cpus > 1 {
+        return Err(format!("--icount counts the instructions of one CPU: expected --cpus 1, found {cpus}"));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,6 +185,8 @@ mod tests {
             ),
             (GuestConfig { memory: Bytes(u64::MAX), ..shape() }, "found 18446744073709551615 bytes"),
             (GuestConfig { cpus: 0, ..shape() }, "--cpus: expected 1 to 64, found 0"),
+            (GuestConfig { icount: Some(1), ..shape() }, "of one CPU: expected --cpus 1, found 2"),
+            (GuestConfig { icount: Some(11), cpus: 1, ..shape() }, "--icount: expected 0 to 10, found 11"),
             (GuestConfig { nodes: 17, ..shape() }, "--nodes: expected 1 to 16, found 17"),
             (GuestConfig { memory: mebibytes(128), nodes: 8, ..shape() }, "128 MiB is too little for 8"),
             (
@@ -195,6 +224,17 @@ mod tests {
         }
         let config = GuestConfig { dimms, ..shape() };
         assert_eq!((config.total_memory(), shape().total_memory()), (Bytes(768 << 20), Bytes(512 << 20)));
+    }
+
+    #[test]
+    fn counted_instructions_are_those_of_the_command() {
+        let line = |icount| GuestConfig { icount, append: "a=1".into(), ..shape() }.kernel_command_line();
+        assert!(
+            line(Some(1)).ends_with(" pagelab_guest=1 cryptomgr.notests norandmaps a=1"),
+            "{}",
+            line(Some(1))
+        );
+        assert!(line(None).ends_with(" pagelab_guest=1 a=1"), "{}", line(None));
     }
 
     #[test]

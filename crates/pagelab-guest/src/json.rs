@@ -17,6 +17,8 @@ use crate::outcome::{GuestOutcome as Guest, StepEnd};
 
 /// Why there is no size of a DIMM.
 const NO_DIMMS: &str = "--dimms was not given";
+/// Why instructions were not counted.
+const NO_ICOUNT: &str = "--icount was not given";
 
 /// Converts the plan to JSON (docs/json.md). `fetches`: kernel to download and its destination, if it is not
 /// cached. The accelerator is the requested one: nothing was probed.
@@ -45,6 +47,7 @@ pub fn plan_to_json(
         .field("nodes", plan.config.nodes)
         .field("dimms", plan.config.dimms.map_or(0, |dimms| dimms.count))
         .optional("dimm_bytes", plan.config.dimms.map(|dimms| dimms.size.0), NO_DIMMS)
+        .optional("icount_shift", plan.config.icount, NO_ICOUNT)
         .field("accelerator", accelerator.name())
         .optional(
             "emulator",
@@ -76,6 +79,7 @@ pub fn outcome_to_json(plan: &GuestPlan, kvm_failure: Option<&str>, guest: &Gues
         .field("nodes", plan.config.nodes)
         .field("dimms", plan.config.dimms.map_or(0, |dimms| dimms.count))
         .optional("dimm_bytes", plan.config.dimms.map(|dimms| dimms.size.0), NO_DIMMS)
+        .optional("icount_shift", plan.config.icount, NO_ICOUNT)
         .field("accelerator", plan.accelerator.name())
         .optional("kvm_failure", kvm_failure, "KVM was used, or was not requested")
         .field("steps", to_array(steps, step_to_json))

@@ -63,6 +63,10 @@ pub fn build_arguments(
     let mut command_line: Vec<String> = Vec::new();
     let mut push = |words: &[&str]| command_line.extend(words.iter().map(|word| (*word).to_owned()));
     push(accelerator_arguments(accelerator));
+    if let Some(shift) = shape.icount {
+        // Without a sleep, an idle guest's time jumps to its next timer and follows no clock of the host.
+        push(&["-icount", &format!("shift={shift},sleep=off")]);
+    }
     push(&["-machine", "q35", "-nodefaults", "-no-user-config"]);
     push(&["-display", "none", "-no-reboot"]);
     if sandbox {
@@ -218,6 +222,14 @@ mod tests {
             assert_eq!(command_line.contains("kvm"), has_kvm, "{command_line}");
             assert_eq!(command_line.contains("-cpu "), has_kvm, "{command_line}");
         }
+    }
+
+    #[test]
+    fn counted_instructions_are_asked_for_by_name() {
+        let config = GuestConfig { icount: Some(1), cpus: 1, nodes: 1, ..shape() };
+        let command_line = arguments_of(Accelerator::Tcg, &config, false);
+        assert!(command_line.starts_with("-accel tcg,thread=single -icount shift=1,sleep=off -machine"));
+        assert!(!arguments_of(Accelerator::Tcg, &shape(), false).contains("icount"));
     }
 
     #[test]

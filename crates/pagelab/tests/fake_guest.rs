@@ -466,6 +466,10 @@ fn invalid_arguments_are_refused_before_the_start() {
         (&["--memory", "1000G"], 4, "is reserved\nhint: use --memory up to"),
         (&["--memory", "much"], 2, "expected a size"),
         (&["--cpus", "0"], 2, "expected an integer from 1 to 64"),
+        (&["--icount", "11"], 2, "expected an integer from 0 to 10"),
+        (&["--icount", "1", "--cpus", "2"], 2, "the instructions of one CPU: expected --cpus 1, found 2"),
+        (&["--icount", "1", "--accel", "kvm"], 2, "and KVM emulates none\nhint: use --accel tcg"),
+        (&["--icount", "1", "--accel", "auto", "--dry-run"], 2, "and KVM emulates none"),
         (&["--qemu", "no-such-qemu"], 4, "apt-get install qemu-system-x86"),
         (&["--kernel", "/no/such/kernel"], 3, "/no/such/kernel: no such file"),
         (&["--kernel", "/no/such/kernel"], 3, "use an existing vmlinuz, or a series such as 6.1"),
@@ -686,6 +690,15 @@ fn the_plan_names_the_accelerator_and_the_dimms_and_nothing_is_started() {
             (&choice.into(), (choice == "tcg").then_some("tcg"))
         );
         assert_eq!((&json["dimms"], &json["dimm_bytes"]), (&2.into(), &(128 << 20).into()));
+        assert!(json["icount_shift"].is_null(), "{json}");
     }
+    let options = ["--dry-run", "--icount", "1"];
+    let (code, stdout, stderr) = texts(&stage.run(&options));
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    assert!(stdout.contains("which counts instructions: 2 ns of guest time each\n"), "{stdout}");
+    assert!(stdout.contains("-accel tcg,thread=single \\\n  -icount shift=1,sleep=off"), "{stdout}");
+    let (_, stdout, _) = texts(&stage.run(&[&options[..], &["--json"]].concat()));
+    let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(json["icount_shift"], 1, "{json}");
     assert!(!stage.path("pid").exists());
 }

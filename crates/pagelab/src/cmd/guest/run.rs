@@ -13,7 +13,7 @@ use pagelab_formats::duration;
 use pagelab_guest::accelerator::AcceleratorChoice;
 use pagelab_guest::boot::{self, GuestPlan, QEMU};
 use pagelab_guest::cache::KernelCache;
-use pagelab_guest::config::GuestConfig;
+use pagelab_guest::config::{GuestConfig, ICOUNT_SHIFT_MAX};
 use pagelab_guest::dimms::Dimms;
 use pagelab_guest::job::{CgroupConfig, CgroupVersion, JobStep};
 use pagelab_guest::json;
@@ -48,6 +48,9 @@ pub struct Args {
     /// CPUs of the guest; with TCG, a single QEMU thread emulates all of them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_bounded::<u32, 1, 64>)]
     cpus: u32,
+    /// Guest time by counted instructions, 2^SHIFT ns each; one CPU, TCG only
+    #[arg(long, value_name = "SHIFT", value_parser = parse_bounded::<u32, 0, { ICOUNT_SHIFT_MAX as u64 }>)]
+    icount: Option<u32>,
     /// NUMA nodes; memory and CPUs are divided evenly among them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_bounded::<u32, 1, 16>)]
     nodes: u32,
@@ -272,6 +275,7 @@ fn guest_shape(args: &Args) -> Result<GuestConfig, Failure> {
         memory: args.memory,
         dimms: args.dimms,
         cpus: args.cpus,
+        icount: args.icount,
         nodes: args.nodes,
         append: args.append.clone(),
         swap: args.swap,
@@ -353,10 +357,14 @@ fn guest_title(plan: &GuestPlan) -> String {
     title
 }
 
-fn accelerator_title(choice: AcceleratorChoice) -> String {
+fn accelerator_title(choice: AcceleratorChoice, icount: Option<u32>) -> String {
     let name = choice.name();
     let probe = format!("a probe boot of at most {} s", boot::PROBE_TIMEOUT.as_secs());
     let text = match choice {
+        AcceleratorChoice::Tcg if icount.is_some() => {
+            let ns = 1 << icount.unwrap_or(0);
+            format!("emulated by QEMU, which counts instructions: {ns} ns of guest time each")
+        }
         AcceleratorChoice::Tcg => {
             "emulated by QEMU, about ten times slower than hardware; /dev/kvm is not opened".to_owned()
         }
@@ -378,7 +386,7 @@ fn dry_run(args: &Args, shape: GuestConfig) -> Result<(), Failure> {
     }
     let mut out = output::stdout();
     writeln!(out, "guest     {}", guest_title(&plan))?;
-    writeln!(out, "accel     {}", accelerator_title(args.accel))?;
+    writeln!(out, "accel     {}", accelerator_title(args.accel, args.icount))?;
     match &fetches {
         Some(fetches) => writeln!(out, "fetches   {fetches}")?,
         None => {
