@@ -380,7 +380,7 @@ fn long_steps(with_module: bool) -> Vec<JobStep> {
     let mut steps = vec![unload(), write_to(LRU_GEN, "0")];
     for number in 0..ROUNDS {
         steps.push(background("workload chase --size 160M --steps 100000000"));
-        steps.push(background("workload alloc-storm --test page_test --time 600s"));
+        steps.push(background("workload aim9 --test page_test --time 600s"));
         match with_module {
             true => steps.extend(load_round(number)),
             false => steps.push(pagelab("can 20 --really --json")),
