@@ -27,7 +27,7 @@ const fn rules(name: &'static str, sharing: Sharing, seconds: u32, crates: &'sta
 /// All end-to-end programs of the binary, and those of other crates that cannot run beside everything. A
 /// program that the table does not have runs beside any other, and for every change. `tidy` refuses unlisted
 /// programs with the words of a machine-wide setting or count.
-pub const PROGRAMS: [ProgramRules; 68] = [
+pub const PROGRAMS: [ProgramRules; 69] = [
     rules("pagelab tests/alone", ANY, 20, ""),
     rules("pagelab tests/apply", SETTING, 10, "target tlb"),
     rules("pagelab tests/can", ALONE, 0, "metrics report contig"),
@@ -55,6 +55,7 @@ pub const PROGRAMS: [ProgramRules; 68] = [
         40,
         "guest guest-place experiment workloads",
     ),
+    rules("pagelab tests/guest_shell", Sharing::OneOf(Kind::Guest), 20, "guest packages"),
     rules("pagelab tests/guest_workload", Sharing::OneOf(Kind::Guest), 10, "guest workloads"),
     rules("pagelab tests/import", ANY, 0, "import metrics report"),
     rules("pagelab tests/json_frag", ANY, 0, "metrics report"),

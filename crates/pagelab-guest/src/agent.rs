@@ -127,25 +127,21 @@ fn execute_job(job: Result<GuestJob, String>, link: &Arc<HostLink>) {
         link.offer_bulk(modules);
     }
     let machine = setup::set_up_guest(&job, link);
+    let temp_dir = job.disk.then_some(DISK_MOUNT);
+    let at_site = |run: &mut dyn FnMut(StepSite<'_>) -> StepExit| match &machine {
+        Ok(group) => run(StepSite { cgroup_dir: group.as_deref(), temp_dir }),
+        Err(lacks) => StepExit::NotRun(lacks.clone()),
+    };
     let mut background = BackgroundCommands::default();
     for (step, number) in job.steps.iter().zip(0..) {
         link.send(&AgentMessage::StepStarted(number));
         let end = match step {
-            JobStep::Pagelab(words) => match &machine {
-                Ok(group) => {
-                    let temp_dir = job.disk.then_some(DISK_MOUNT);
-                    let site = StepSite { cgroup_dir: group.as_deref(), temp_dir };
-                    command::run_step(words, site, link)
-                }
-                Err(lacks) => StepExit::NotRun(lacks.clone()),
-            },
-            JobStep::StartBackground(words) => match &machine {
-                Ok(_) => {
-                    let temp_dir = job.disk.then_some(DISK_MOUNT);
-                    background.start(words, StepSite { cgroup_dir: None, temp_dir })
-                }
-                Err(lacks) => StepExit::NotRun(lacks.clone()),
-            },
+            JobStep::Pagelab(words) => at_site(&mut |site| command::run_pagelab(words, site, link)),
+            JobStep::Script(text) => at_site(&mut |site| command::run_script(text, site, link)),
+            JobStep::Shell(size) => at_site(&mut |site| command::run_shell(size, site)),
+            JobStep::StartBackground(words) => {
+                at_site(&mut |site| background.start(words, StepSite { cgroup_dir: None, ..site }))
+            }
             JobStep::KillBackground => background.kill(),
             JobStep::Write { path, text } => match fs::write(path, text) {
                 Ok(()) => StepExit::Code(0),

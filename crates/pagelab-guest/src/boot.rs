@@ -5,11 +5,12 @@ mod protocol;
 mod session;
 
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pagelab_model::Bytes;
@@ -69,6 +70,8 @@ pub struct GuestPlan {
     pub output_dir: PathBuf,
     /// Bytes to take at most.
     pub output_bytes_max: u64,
+    /// QEMU's end of a socket that is the terminal of a shell ([`JobStep::Shell`]).
+    pub terminal: Option<Arc<OwnedFd>>,
     /// How long to wait.
     pub timeouts: GuestTimeouts,
 }
@@ -99,19 +102,27 @@ impl GuestPlan {
             output_paths: Vec::new(),
             output_dir: PathBuf::from("."),
             output_bytes_max: 1 << 30,
+            terminal: None,
             timeouts: GuestTimeouts { first_line: Duration::from_secs(120), total: Duration::from_secs(600) },
         }
     }
 
     /// QEMU's command line as a shell would take it, with words for the descriptors.
     pub fn command_line(&self) -> String {
-        let descriptors = DescriptorNames::with_placeholders(&self.config, self.bulk_files().is_some());
+        let has_bulk = self.bulk_files().is_some();
+        let descriptors = DescriptorNames::with_placeholders(&self.config, has_bulk, self.terminal.is_some());
         qemu::format_command_line(&self.qemu.to_string_lossy(), &self.qemu_arguments(&descriptors))
     }
 
     /// The files of the modules that the guest loads.
     pub fn module_files(&self) -> Result<Vec<PathBuf>, Failure> {
         let mut files = self.kernel.module_files(&self.config.required_modules())?;
+        if self.terminal.is_some() {
+            let known = |file: &PathBuf| !files.contains(file);
+            let console = self.kernel.module_files(&["virtio_pci", "virtio_console"])?;
+            let missing: Vec<PathBuf> = console.into_iter().filter(known).collect();
+            files.extend(missing);
+        }
         files.extend(self.module.clone());
         Ok(files)
     }
@@ -192,6 +203,7 @@ impl GuestPlan {
             cgroup: self.config.cgroup,
             swap: self.config.swap.is_some(),
             disk: self.config.disk.is_some(),
+            tools: self.config.tools.is_some(),
             bulk: host_modules.bulk.as_ref().map(|files| host_modules.guest_paths(files)),
             module_lines: self.module_lines.clone(),
             steps: self.steps.clone(),
@@ -258,9 +270,15 @@ pub fn run_guest(plan: &GuestPlan, observer: &mut dyn GuestObserver) -> Result<G
     if let Some(disk) = &disk {
         disk::format_ext4(disk, &mut || observer.stop_signal())?;
     }
-    let files = [Some(&initramfs), swap.as_ref(), disk.as_ref()];
+    let tools = plan.config.tools.as_deref().map(open_tool_disk).transpose()?;
+    let files = [Some(&initramfs), swap.as_ref(), disk.as_ref(), tools.as_ref()];
     let started = start_guest(plan, &program, host_modules.bulk.is_some(), files)?;
     session::run_session(plan, started, receiver, observer)
+}
+
+fn open_tool_disk(image: &Path) -> Result<File, Failure> {
+    File::open(image)
+        .map_err(|error| Failure::system_error(format!("cannot open {}", image.display()), error))
 }
 
 /// A guest that was started: QEMU, and our ends of its channels.
@@ -319,12 +337,12 @@ impl Drop for RunningGuest {
     }
 }
 
-/// Starts QEMU with its ends of the channels and with these files: initramfs, swap, disk.
+/// Starts QEMU with its ends of the channels and with these files: initramfs, swap, disk, tool disk.
 fn start_guest(
     plan: &GuestPlan,
     program: &Path,
     has_bulk: bool,
-    files: [Option<&File>; 3],
+    files: [Option<&File>; 4],
 ) -> Result<RunningGuest, Failure> {
     let to_error =
         |error: std::io::Error| Failure::system_error(format!("cannot start {}", plan.qemu.display()), error);
@@ -338,7 +356,7 @@ fn start_guest(
     let bulk = has_bulk.then(pair).transpose().map_err(to_error)?;
     let (bulk, qemu_bulk) = bulk.unzip();
     let number = |fd: &dyn AsRawFd| fd.as_raw_fd().to_string();
-    let [initramfs, swap, disk] = files;
+    let [initramfs, swap, disk, tools] = files;
     let descriptors = DescriptorNames {
         initramfs: initramfs.map(|file| number(file)).unwrap_or_default(),
         console: number(&qemu_console),
@@ -346,10 +364,13 @@ fn start_guest(
         bulk: qemu_bulk.as_ref().map(|bulk| number(bulk)),
         swap: swap.map(|file| number(file)),
         disk: disk.map(|file| number(file)),
+        tools: tools.map(|file| number(file)),
+        terminal: plan.terminal.as_ref().map(|socket| number(&**socket)),
     };
     let mut kept = vec![qemu_console.as_fd(), qemu_link.as_fd()];
     kept.extend(qemu_bulk.as_ref().map(AsFd::as_fd));
-    kept.extend([initramfs, swap, disk].into_iter().flatten().map(AsFd::as_fd));
+    kept.extend(files.into_iter().flatten().map(AsFd::as_fd));
+    kept.extend(plan.terminal.as_ref().map(|socket| socket.as_fd()));
     let mut command = Command::new(program);
     command
         .args(plan.qemu_arguments(&descriptors))

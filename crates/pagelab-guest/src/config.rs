@@ -1,5 +1,7 @@
 //! Configuration of a guest: memory, CPUs, nodes, kernel command line, swap, disk, control groups.
 
+use std::path::PathBuf;
+
 use pagelab_model::Bytes;
 use pagelab_model::guest_size::{self, CPUS_MAX, MEMORY_UNIT};
 use pagelab_model::size::format_exact;
@@ -26,6 +28,8 @@ pub struct GuestConfig {
     pub swap: Option<Bytes>,
     /// Size of the ext4 disk.
     pub disk: Option<Bytes>,
+    /// Image of a tool disk, which is only read.
+    pub tools: Option<PathBuf>,
     /// Cgroup version to mount.
     pub cgroup: Option<CgroupConfig>,
 }
@@ -62,6 +66,7 @@ impl Default for GuestConfig {
             append: String::new(),
             swap: None,
             disk: None,
+            tools: None,
             cgroup: None,
         }
     }
@@ -107,10 +112,10 @@ impl GuestConfig {
     /// Modules that the kernel must have, or have built in, for this shape.
     pub fn required_modules(&self) -> Vec<&'static str> {
         let mut wants = Vec::new();
-        if self.swap.is_some() || self.disk.is_some() {
+        if self.swap.is_some() || self.disk.is_some() || self.tools.is_some() {
             wants.extend(["virtio_pci", "virtio_blk"]);
         }
-        if self.disk.is_some() {
+        if self.disk.is_some() || self.tools.is_some() {
             wants.push("ext4");
         }
         wants

@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::console::printable;
 
-const MKFS: &str = "mkfs.ext4";
+pub(crate) const MKFS: &str = "mkfs.ext4";
 /// Making a file system on a file with holes takes well below a second.
 const FORMAT_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -31,7 +31,7 @@ pub fn check_mkfs() -> Result<(), Failure> {
     program::find_program(Path::new(MKFS)).map(drop).ok_or_else(missing_mkfs)
 }
 
-fn missing_mkfs() -> Failure {
+pub(crate) fn missing_mkfs() -> Failure {
     Failure::not_available("cannot format the disk: mkfs.ext4 is missing; hint: apt-get install e2fsprogs")
 }
 

@@ -11,14 +11,15 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::cpio::{CpioWriter, SizeMismatch};
 use crate::elf;
-use crate::job::{GuestJob, WORK_DIR};
+use crate::job::{DISK_MOUNT, GuestJob, TOOLS_MOUNT, WORK_DIR};
 use crate::paths;
 
 /// Path of the job.
 pub const JOB_PATH: &str = "/job";
 /// The program by the name that users know.
 pub const PROGRAM_PATH: &str = "/bin/pagelab";
-const INIT_PATH: &str = "/init";
+/// The program as PID 1.
+pub const INIT_PATH: &str = "/init";
 const MODULES_DIR: &str = "/modules";
 
 /// The place of each module in the initramfs.
@@ -46,7 +47,8 @@ pub fn pack_initramfs(
     let mounts = paths::MOUNTS.map(|(_, place, _)| place);
     // Only directories outside other mounts are created.
     let roots = mounts.into_iter().filter(|place| place.matches('/').count() == 1);
-    for folder in roots.chain(["/dev", "/bin", "/etc", MODULES_DIR, WORK_DIR, crate::job::DISK_MOUNT]) {
+    let own = ["/dev", "/bin", "/etc", MODULES_DIR, WORK_DIR, DISK_MOUNT, TOOLS_MOUNT];
+    for folder in roots.chain(own) {
         cpio.add_dir(folder).map_err(to_error)?;
     }
     let init = elf::truncate_to_loaded(bytes);

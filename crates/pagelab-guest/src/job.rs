@@ -20,6 +20,9 @@ pub struct GuestJob {
     pub swap: bool,
     /// Whether there is an ext4 disk with the serial number [`DISK_SERIAL`].
     pub disk: bool,
+    /// Whether there is a tool disk, with the serial number [`TOOLS_SERIAL`].
+    #[serde(default)]
+    pub tools: bool,
     /// Modules for the bulk channel, in order, where there is one.
     pub bulk: Option<Vec<String>>,
     /// Lines for the control file of pagelab's own module: if one is rejected, no command is run.
@@ -37,6 +40,10 @@ pub struct GuestJob {
 pub const SWAP_SERIAL: &str = "swap";
 /// Serial number of the disk with a file system.
 pub const DISK_SERIAL: &str = "disk";
+/// Serial number of the tool disk.
+pub const TOOLS_SERIAL: &str = "tools";
+/// Where the tool disk is mounted, and the root of programs on it.
+pub const TOOLS_MOUNT: &str = "/tools";
 /// Name of the bulk channel's port.
 pub const BULK_PORT: &str = "pagelab.bulk";
 /// Working directory of steps, with the given files.
@@ -53,6 +60,10 @@ pub enum JobStep {
     StartBackground(Vec<OsString>),
     /// Kills the commands in the background (SIGKILL), and waits for their ends.
     KillBackground,
+    /// A command of the shell of the tool disk, in the root of that disk.
+    Script(OsString),
+    /// An interactive shell of the tool disk, on the terminal channel.
+    Shell(TerminalSize),
     /// A text that is written to a file of the guest by PID 1 itself, such as a setting of the kernel.
     Write {
         /// The file.
@@ -75,6 +86,17 @@ pub enum JobStep {
         /// Its name.
         name: String,
     },
+}
+
+/// The terminal of a shell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    /// Its type, as `TERM` has it.
+    pub term: String,
+    /// Rows.
+    pub rows: u16,
+    /// Columns.
+    pub columns: u16,
 }
 
 /// Control groups of the guest.
@@ -122,12 +144,15 @@ mod tests {
             cgroup: Some(CgroupConfig { version: CgroupVersion::V2, limit_bytes: Some(1 << 20) }),
             swap: true,
             disk: false,
+            tools: true,
             bulk: Some(vec!["/modules/b.ko.xz".to_owned()]),
             module_lines: vec!["a off".to_owned()],
             steps: vec![
                 JobStep::Pagelab(words.clone()),
                 JobStep::StartBackground(words),
                 JobStep::KillBackground,
+                JobStep::Script("a && b".into()),
+                JobStep::Shell(TerminalSize { term: "vt100".into(), rows: 24, columns: 80 }),
                 JobStep::Write { path: "/a".into(), text: "b".into() },
                 JobStep::Read { path: "/a".into() },
                 JobStep::LoadModule { parameters: "without=a,b".into() },

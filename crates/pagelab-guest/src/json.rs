@@ -14,6 +14,7 @@ use crate::kernel::GuestKernel;
 use crate::kernel_module::BuiltModule;
 use crate::message::StepExit;
 use crate::outcome::{GuestOutcome as Guest, StepEnd};
+use crate::tool_disk::ToolDisk;
 
 /// Why there is no size of a DIMM.
 const NO_DIMMS: &str = "--dimms was not given";
@@ -28,7 +29,8 @@ pub fn plan_to_json(
     fetches: Option<&str>,
 ) -> Result<JsonObject, Failure> {
     let step = |step: &JobStep| match step {
-        JobStep::KillBackground => Vec::new(),
+        JobStep::KillBackground | JobStep::Shell(_) => Vec::new(),
+        JobStep::Script(text) => vec![text.to_string_lossy().into_owned()],
         JobStep::Pagelab(words) | JobStep::StartBackground(words) => {
             words.iter().map(|word| word.to_string_lossy().into_owned()).collect()
         }
@@ -128,6 +130,12 @@ pub fn module_to_json(module: &BuiltModule) -> JsonObject {
         .field("release", module.record.release.as_str())
         .field("vermagic", module.record.vermagic.as_str())
         .field("path", module.path.to_string_lossy())
+}
+
+/// Converts a tool disk to JSON.
+pub fn tools_to_json(disk: &ToolDisk) -> JsonObject {
+    let packages = disk.record.packages.iter().map(String::as_str).collect::<Vec<_>>();
+    JsonObject::new().field("path", disk.path.to_string_lossy()).field("packages", packages)
 }
 
 /// Converts a kernel to JSON.

@@ -28,5 +28,6 @@ pub mod outcome;
 pub mod packet;
 mod paths;
 pub mod qemu;
+pub mod tool_disk;
 
 pub use pagelab_model::dimms;

@@ -5,7 +5,7 @@ use pagelab_model::Bytes;
 
 use crate::accelerator::Accelerator;
 use crate::config::GuestConfig;
-use crate::job::{BULK_PORT, DISK_SERIAL, SWAP_SERIAL};
+use crate::job::{BULK_PORT, DISK_SERIAL, SWAP_SERIAL, TOOLS_SERIAL};
 
 /// Numbers of the descriptors that QEMU inherits, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,11 +22,15 @@ pub struct DescriptorNames {
     pub swap: Option<String>,
     /// The ext4 disk, a file without a name.
     pub disk: Option<String>,
+    /// The tool disk, which is opened for reading.
+    pub tools: Option<String>,
+    /// A socket for the terminal of a shell.
+    pub terminal: Option<String>,
 }
 
 impl DescriptorNames {
     /// What `--dry-run` shows in the place of numbers that are not known before.
-    pub fn with_placeholders(config: &GuestConfig, bulk: bool) -> DescriptorNames {
+    pub fn with_placeholders(config: &GuestConfig, bulk: bool, terminal: bool) -> DescriptorNames {
         let number = |wanted: bool, name: &str| wanted.then(|| name.to_owned());
         DescriptorNames {
             initramfs: "INITRAMFS".to_owned(),
@@ -35,6 +39,8 @@ impl DescriptorNames {
             bulk: number(bulk, "BULK"),
             swap: number(config.swap.is_some(), "SWAP"),
             disk: number(config.disk.is_some(), "DISK"),
+            tools: number(config.tools.is_some(), "TOOLS"),
+            terminal: number(terminal, "TERMINAL"),
         }
     }
 }
@@ -99,17 +105,32 @@ pub fn build_arguments(
     for (name, fd) in [("console", &descriptors.console), ("line", &descriptors.host_link)] {
         push(&["-chardev", &format!("socket,id={name},fd={fd}"), "-serial", &format!("chardev:{name}")]);
     }
+    if descriptors.bulk.is_some() || descriptors.terminal.is_some() {
+        push(&["-device", "virtio-serial-pci"]);
+    }
+    // The first console of the bus is its port 0.
+    if let Some(fd) = &descriptors.terminal {
+        push(&[
+            "-chardev",
+            &format!("socket,id=terminal,fd={fd}"),
+            "-device",
+            "virtconsole,chardev=terminal",
+        ]);
+    }
     if let Some(fd) = &descriptors.bulk {
-        push(&["-chardev", &format!("socket,id=bulk,fd={fd}"), "-device", "virtio-serial-pci"]);
+        push(&["-chardev", &format!("socket,id=bulk,fd={fd}")]);
         push(&["-device", &format!("virtserialport,chardev=bulk,name={BULK_PORT}")]);
     }
-    for (set, (name, fd)) in
-        [(SWAP_SERIAL, &descriptors.swap), (DISK_SERIAL, &descriptors.disk)].into_iter().enumerate()
-    {
+    let disks = [
+        (SWAP_SERIAL, &descriptors.swap, "discard=unmap"),
+        (DISK_SERIAL, &descriptors.disk, "discard=unmap"),
+        (TOOLS_SERIAL, &descriptors.tools, "read-only=on"),
+    ];
+    for (set, (name, fd, mode)) in disks.into_iter().enumerate() {
         let Some(fd) = fd else { continue };
         push(&["-add-fd", &format!("fd={fd},set={set}")]);
         let file = format!("driver=file,filename=/dev/fdset/{set},locking=off");
-        let cache = "cache.no-flush=on,discard=unmap";
+        let cache = format!("cache.no-flush=on,{mode}");
         push(&[
             "-blockdev",
             &format!("driver=raw,node-name={name},file.{},{cache}", file.replace(',', ",file.")),
@@ -163,7 +184,7 @@ mod tests {
     }
 
     fn arguments_of(accelerator: Accelerator, config: &GuestConfig, bulk: bool) -> String {
-        let descriptors = DescriptorNames::with_placeholders(config, bulk);
+        let descriptors = DescriptorNames::with_placeholders(config, bulk, false);
         build_arguments(accelerator, config, "/k", &descriptors, true).join(" ")
     }
 
@@ -185,6 +206,21 @@ mod tests {
             assert!(command_line.contains(part), "{part}\n{command_line}");
         }
         assert!(!command_line.contains("DISK"), "{command_line}");
+    }
+
+    #[test]
+    fn a_tool_disk_is_only_read_and_a_shell_has_a_console_of_its_own() {
+        let config = GuestConfig { tools: Some("/t".into()), ..shape() };
+        let descriptors = DescriptorNames::with_placeholders(&config, true, true);
+        let command_line = build_arguments(Accelerator::Tcg, &config, "/k", &descriptors, true).join(" ");
+        for part in [
+            "-device virtio-serial-pci -chardev socket,id=terminal,fd=TERMINAL -device virtconsole,chardev=",
+            "-add-fd fd=TOOLS,set=2 -blockdev driver=raw,node-name=tools,file.driver=file,file.filename=",
+            "cache.no-flush=on,read-only=on -device virtio-blk-pci,drive=tools,serial=tools",
+        ] {
+            assert!(command_line.contains(part), "{part}\n{command_line}");
+        }
+        assert_eq!(command_line.matches("virtio-serial-pci").count(), 1, "{command_line}");
     }
 
     #[test]

@@ -73,7 +73,27 @@ pub fn find_missing(
     hints: &FetchHints,
     observer: &mut dyn FetchObserver,
 ) -> Result<Vec<PackageRecord>, Failure> {
-    let mut arguments = vec!["--simulate", "--quiet", "--no-install-recommends", "install"];
+    simulate_install(names, &[], hints, observer)
+}
+
+/// These packages and all that they need, as if nothing were installed.
+pub fn find_with_dependencies(
+    names: &[String],
+    hints: &FetchHints,
+    observer: &mut dyn FetchObserver,
+) -> Result<Vec<PackageRecord>, Failure> {
+    simulate_install(names, &["-o", "Dir::State::status=/dev/null"], hints, observer)
+}
+
+fn simulate_install(
+    names: &[String],
+    options: &[&str],
+    hints: &FetchHints,
+    observer: &mut dyn FetchObserver,
+) -> Result<Vec<PackageRecord>, Failure> {
+    let mut arguments = vec!["--simulate", "--quiet", "--no-install-recommends"];
+    arguments.extend(options);
+    arguments.push("install");
     arguments.extend(names.iter().map(String::as_str));
     let output = query_apt("apt-get", &arguments, hints, observer)?;
     if !output.status.success() {
@@ -139,16 +159,7 @@ pub fn fetch_package(
     let PackageRecord { name, version, size_bytes, .. } = record;
     let megabytes = size_bytes.div_ceil(1_000_000);
     observer.report_progress(&format!("downloading {name} {version}, {megabytes} MB"));
-    let mut get = Command::new("apt-get");
-    // Root would hand the download to a user who may not write here.
-    get.args(["-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=2"]);
-    get.args(["-o", "Acquire::http::Timeout=30"]);
-    get.args(["--quiet", "download", &format!("{name}={version}")]).current_dir(folder);
-    let output = run(&mut get, FETCH_TIMEOUT, hints, observer)?;
-    if !output.status.success() {
-        let hint = format!("check the network, or {}", hints.alternative);
-        return Err(command_error(&format!("cannot download {name}"), &output, &hint, hints));
-    }
+    download(folder, std::slice::from_ref(record), name, hints, observer)?;
     let package = find_single_deb(folder)?;
     let bytes = fs::metadata(&package).map_or(0, |meta| meta.len());
     if bytes != *size_bytes {
@@ -157,6 +168,54 @@ pub fn fetch_package(
         return Err(Failure::not_available(message));
     }
     Ok(package)
+}
+
+/// Fetches packages into an empty `folder`, and gives their files in the order of the records. apt checks
+/// each.
+pub fn fetch_packages(
+    folder: &Path,
+    records: &[PackageRecord],
+    hints: &FetchHints,
+    observer: &mut dyn FetchObserver,
+) -> Result<Vec<PathBuf>, Failure> {
+    let megabytes = records.iter().map(|record| record.size_bytes).sum::<u64>().div_ceil(1_000_000);
+    observer.report_progress(&format!("downloading {} packages, {megabytes} MB", records.len()));
+    download(folder, records, &format!("{} packages", records.len()), hints, observer)?;
+    let files = list_debs(folder);
+    let file_of = |record: &PackageRecord| {
+        let start = format!("{}_", record.name);
+        let is_it = |path: &&PathBuf| {
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let bytes = fs::metadata(path).map_or(0, |meta| meta.len());
+            name.starts_with(&start) && bytes == record.size_bytes
+        };
+        files.iter().find(is_it).cloned().ok_or_else(|| {
+            let PackageRecord { name, size_bytes, .. } = record;
+            let message = format!("cannot fetch {name}: expected {size_bytes} bytes; hint: try again");
+            Failure::not_available(message)
+        })
+    };
+    records.iter().map(file_of).collect()
+}
+
+fn download(
+    folder: &Path,
+    records: &[PackageRecord],
+    title: &str,
+    hints: &FetchHints,
+    observer: &mut dyn FetchObserver,
+) -> Result<(), Failure> {
+    let mut get = Command::new("apt-get");
+    // Root would hand the download to a user who may not write here.
+    get.args(["-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=2"]);
+    get.args(["-o", "Acquire::http::Timeout=30", "--quiet", "download"]);
+    get.args(records.iter().map(|record| format!("{}={}", record.name, record.version)));
+    let output = run(get.current_dir(folder), FETCH_TIMEOUT, hints, observer)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let hint = format!("check the network, or {}", hints.alternative);
+    Err(command_error(&format!("cannot download {title}"), &output, &hint, hints))
 }
 
 /// Unpacks a package below `folder` and removes its file.
@@ -178,10 +237,13 @@ pub fn unpack_package(
 }
 
 fn find_single_deb(folder: &Path) -> Result<PathBuf, Failure> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut debs = entries.filter(|path| path.extension().is_some_and(|extension| extension == "deb"));
     let why = "apt-get succeeded but left no package file; hint: try again";
-    debs.next().ok_or_else(|| Failure::not_available(why))
+    list_debs(folder).into_iter().next().ok_or_else(|| Failure::not_available(why))
+}
+
+fn list_debs(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.filter(|path| path.extension().is_some_and(|extension| extension == "deb")).collect()
 }
 
 fn run(

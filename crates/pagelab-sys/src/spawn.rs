@@ -167,6 +167,34 @@ pub fn allow_tracer(command: &mut Command, pid: u32) {
     before_exec(command, allow);
 }
 
+/// The child has this directory as its root, and one of it as its working directory.
+pub fn enter_root(command: &mut Command, root: CString, working_dir: CString) {
+    let enter = move || {
+        // SAFETY: the paths end in a zero byte; chroot and chdir may be called after a fork.
+        // JUSTIFICATION: as above: only such calls are allowed here, and std has no stable chroot.
+        unsafe {
+            check_zero(libc::chroot(root.as_ptr()))?;
+            check_zero(libc::chdir(working_dir.as_ptr()))
+        }
+    };
+    before_exec(command, enter);
+}
+
+/// The child leads a session of its own, whose terminal is its standard input.
+pub fn lead_session(command: &mut Command) {
+    let lead = || {
+        // SAFETY: setsid takes nothing, and TIOCSCTTY a number; both may be called after a fork.
+        // JUSTIFICATION: as above: only such calls are allowed here.
+        unsafe {
+            if libc::setsid() < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            check_zero(libc::ioctl(0, libc::TIOCSCTTY, 0))
+        }
+    };
+    before_exec(command, lead);
+}
+
 /// The child begins with the default disposition of every signal that a terminal or a supervisor sends, also
 /// where this process ignores some: a shell's background job ignores SIGINT and SIGQUIT, `nohup` SIGHUP.
 pub fn reset_signals(command: &mut Command) {

@@ -1,6 +1,6 @@
-//! Command of a job, as an ordinary child: its output, its exit, and its orphans.
+//! Commands of a job, as ordinary children: their output, their exit, and their orphans.
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
@@ -12,14 +12,22 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait, waitpid};
+use rustix::termios::{Winsize, tcsetwinsize};
 
+use super::devices;
 use super::host_link::HostLink;
 use crate::initramfs::PROGRAM_PATH;
+use crate::job::{TOOLS_MOUNT, TerminalSize, WORK_DIR};
 use crate::message::{AgentMessage, StepExit};
 use crate::packet::PAYLOAD_MAX;
 
 /// Children of a command that outlive it and hold its output open are not waited for longer.
 const LATE_OUTPUT_WAIT: Duration = Duration::from_secs(1);
+
+/// The shell of the tool disk.
+const SHELL: &str = "/bin/sh";
+const SHELL_PROMPT: &str = "guest# ";
+const TOOLS_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Where a step runs.
 #[derive(Clone, Copy, Debug)]
@@ -31,21 +39,54 @@ pub struct StepSite<'s> {
 }
 
 /// Runs a command line of pagelab to its exit.
-pub fn run_step(arguments: &[OsString], site: StepSite<'_>, link: &Arc<HostLink>) -> StepExit {
-    spawn_and_wait(arguments, site, link)
-        .unwrap_or_else(|error| StepExit::NotRun(format!("cannot run {PROGRAM_PATH}: {error}")))
+pub fn run_pagelab(arguments: &[OsString], site: StepSite<'_>, link: &Arc<HostLink>) -> StepExit {
+    or_not_run(PROGRAM_PATH, spawn_and_wait(pagelab_command(arguments), site, link))
 }
 
-fn spawn_and_wait(arguments: &[OsString], site: StepSite<'_>, link: &Arc<HostLink>) -> io::Result<StepExit> {
+/// Runs a command of the shell of the tool disk to its exit.
+pub fn run_script(text: &OsString, site: StepSite<'_>, link: &Arc<HostLink>) -> StepExit {
+    let command = shell_command(&["-c".as_ref(), text]);
+    or_not_run(SHELL, command.and_then(|command| spawn_and_wait(command, site, link)))
+}
+
+/// Runs a shell on the terminal channel to its exit.
+pub fn run_shell(size: &TerminalSize, site: StepSite<'_>) -> StepExit {
+    or_not_run(SHELL, run_on_terminal(size, site))
+}
+
+fn or_not_run(program: &str, ended: io::Result<StepExit>) -> StepExit {
+    ended.unwrap_or_else(|error| StepExit::NotRun(format!("cannot run {program}: {error}")))
+}
+
+fn pagelab_command(arguments: &[OsString]) -> Command {
     let mut command = Command::new(PROGRAM_PATH);
     command.args(arguments).arg0("pagelab").stdin(Stdio::null());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.env_clear().env("PATH", "/bin").env("HOME", crate::job::WORK_DIR).env("LANG", "C.UTF-8");
+    command.env_clear().env("PATH", "/bin").env("HOME", WORK_DIR).env("LANG", "C.UTF-8");
+    command
+}
+
+/// The shell in the root of the tool disk.
+fn shell_command(arguments: &[&OsStr]) -> io::Result<Command> {
+    let mut command = Command::new(SHELL);
+    command.args(arguments).stdin(Stdio::null());
+    command.env_clear().env("PATH", TOOLS_PATH).env("HOME", WORK_DIR).env("LANG", "C.UTF-8");
+    pagelab_sys::spawn::enter_root(&mut command, CString::new(TOOLS_MOUNT)?, CString::new(WORK_DIR)?);
+    Ok(command)
+}
+
+/// Everything of a step that is not its own: temporary files, its control group.
+fn apply_site(command: &mut Command, site: StepSite<'_>) -> io::Result<()> {
     command.envs(site.temp_dir.map(|dir| ("TMPDIR", dir)));
     if let Some(cgroup_dir) = site.cgroup_dir {
         let procs = File::options().write(true).open(cgroup_dir.join("cgroup.procs"))?;
-        pagelab_sys::spawn::join_cgroup(&mut command, procs.into());
+        pagelab_sys::spawn::join_cgroup(command, procs.into());
     }
+    Ok(())
+}
+
+fn spawn_and_wait(mut command: Command, site: StepSite<'_>, link: &Arc<HostLink>) -> io::Result<StepExit> {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    apply_site(&mut command, site)?;
     let mut child = command.spawn()?;
     let (sender, progress) = mpsc::channel();
     forward_stream(child.stdout.take(), AgentMessage::Stdout, link, &sender);
@@ -58,6 +99,19 @@ fn spawn_and_wait(arguments: &[OsString], site: StepSite<'_>, link: &Arc<HostLin
     Ok(end)
 }
 
+fn run_on_terminal(size: &TerminalSize, site: StepSite<'_>) -> io::Result<StepExit> {
+    let terminal = devices::open_terminal()?;
+    let window = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&terminal, window)?;
+    let mut command = shell_command(&["-i".as_ref()])?;
+    command.env("TERM", &size.term).env("PS1", SHELL_PROMPT);
+    command.stdin(terminal.try_clone()?).stdout(terminal.try_clone()?).stderr(terminal);
+    apply_site(&mut command, site)?;
+    pagelab_sys::spawn::lead_session(&mut command);
+    let child = command.spawn()?;
+    reap_until(Pid::from_child(&child))
+}
+
 /// Commands that run beside the steps.
 #[derive(Debug, Default)]
 pub struct BackgroundCommands(Vec<Pid>);
@@ -65,10 +119,8 @@ pub struct BackgroundCommands(Vec<Pid>);
 impl BackgroundCommands {
     /// Starts a command line of pagelab, whose output is discarded.
     pub fn start(&mut self, arguments: &[OsString], site: StepSite<'_>) -> StepExit {
-        let mut command = Command::new(PROGRAM_PATH);
-        command.args(arguments).arg0("pagelab").stdin(Stdio::null());
+        let mut command = pagelab_command(arguments);
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        command.env_clear().env("PATH", "/bin").env("HOME", crate::job::WORK_DIR).env("LANG", "C.UTF-8");
         command.envs(site.temp_dir.map(|dir| ("TMPDIR", dir)));
         match command.spawn() {
             Ok(child) => {

@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,8 @@ use rustix::io::Errno;
 use crate::job::BULK_PORT;
 use crate::paths;
 
+/// The first virtio console.
+const TERMINAL: &str = "/dev/hvc0";
 /// How long a device may take to appear after its module is loaded.
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(10);
 /// `MODULE_INIT_COMPRESSED_FILE` of finit_module: the kernel decompresses itself (5.17, MODULE_DECOMPRESS).
@@ -68,6 +71,17 @@ fn find_entry_with(folder: &str, file: &str, text: &str) -> Option<String> {
 /// The device file of the disk with this serial number.
 pub fn find_disk(serial: &str) -> Result<PathBuf, String> {
     wait_for_device(&format!("disk `{serial}`"), paths::BLOCK_CLASS_DIR, "serial", serial)
+}
+
+/// The terminal channel, once its driver has made it.
+pub fn open_terminal() -> io::Result<File> {
+    let start = Instant::now();
+    loop {
+        match File::options().read(true).write(true).open(TERMINAL) {
+            Err(_) if start.elapsed() < DEVICE_TIMEOUT => std::thread::sleep(Duration::from_millis(5)),
+            opened => return opened,
+        }
+    }
 }
 
 /// Loads the modules of the bulk channel and opens it.

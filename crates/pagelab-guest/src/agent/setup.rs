@@ -9,12 +9,17 @@ use std::path::{Path, PathBuf};
 use pagelab_formats::swap;
 use pagelab_model::{Bytes, PageSize};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, mount};
+use rustix::mount::{MountFlags, mount, mount_bind_recursive};
 
 use super::devices::{find_disk, load_module};
 use super::host_link::HostLink;
-use crate::job::{CgroupConfig, CgroupVersion, DISK_MOUNT, DISK_SERIAL, GuestJob, SWAP_SERIAL, WORK_DIR};
+use crate::initramfs::INIT_PATH;
+use crate::job::{
+    CgroupConfig, CgroupVersion, DISK_MOUNT, DISK_SERIAL, GuestJob, SWAP_SERIAL, TOOLS_MOUNT, TOOLS_SERIAL,
+    WORK_DIR,
+};
 use crate::paths;
+use crate::tool_disk;
 
 /// The group in which steps run.
 const CGROUP_NAME: &str = "pagelab";
@@ -61,6 +66,9 @@ pub fn set_up_guest(job: &GuestJob, link: &HostLink) -> Result<Option<PathBuf>, 
         mount(device.as_path(), DISK_MOUNT, "ext4", MountFlags::NOATIME, None)
             .map_err(|errno| format!("cannot mount {} at {DISK_MOUNT}: {errno}", device.display()))?;
     }
+    if job.tools {
+        mount_tools(job.disk)?;
+    }
     let Some(config) = job.cgroup else { return Ok(None) };
     match create_cgroup(config) {
         Err(why) if config.limit_bytes.is_none() => {
@@ -88,6 +96,22 @@ fn mount_at(kind: &str, mount_point: &str, data: &str) -> Result<(), String> {
         Ok(()) | Err(Errno::BUSY) => Ok(()),
         Err(errno) => Err(format!("cannot mount {kind} at {mount_point}: {errno}")),
     }
+}
+
+/// Mounts the tool disk, and in its root what programs expect: file systems of the kernel, directories of
+/// this guest, and pagelab.
+fn mount_tools(has_disk: bool) -> Result<(), String> {
+    let device = find_disk(TOOLS_SERIAL)?;
+    mount(device.as_path(), TOOLS_MOUNT, "ext4", MountFlags::RDONLY | MountFlags::NOATIME, None)
+        .map_err(|errno| format!("cannot mount {} at {TOOLS_MOUNT}: {errno}", device.display()))?;
+    let shared = ["/proc", "/sys", "/dev", "/run", "/tmp", WORK_DIR];
+    let shared = shared.into_iter().chain(has_disk.then_some(DISK_MOUNT)).map(|path| (path, path));
+    for (from, to) in shared.chain([(INIT_PATH, tool_disk::PAGELAB_PATH)]) {
+        let target = format!("{TOOLS_MOUNT}{to}");
+        mount_bind_recursive(from, &*target)
+            .map_err(|errno| format!("cannot mount {from} at {target}: {errno}"))?;
+    }
+    Ok(())
 }
 
 /// Makes the disk a swap area with the page size of this machine, and uses it.

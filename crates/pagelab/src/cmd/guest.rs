@@ -4,6 +4,7 @@ mod guest_command;
 pub mod memory;
 pub mod run;
 pub mod setup;
+pub mod shell;
 
 use std::path::{Path, PathBuf};
 
@@ -27,6 +28,7 @@ Examples:
   pagelab guest run -- checkup -v
   pagelab guest run --nodes 2 --append kernelcore=256M -- checkup
   pagelab guest run --take saved.tar.zst -- capture saved.tar.zst
+  pagelab guest shell -c 'gcc --version'
 
 A guest is a virtual machine that runs only this pagelab and is discarded afterwards. It is emulated and \
  does not need /dev/kvm, which is opened only for --accel kvm and --accel auto.";
@@ -37,6 +39,8 @@ enum GuestAction {
     Setup(setup::Args),
     /// Run a pagelab command in a guest, and return its output and exit code
     Run(Box<run::Args>),
+    /// Open a shell with a compiler in a guest
+    Shell(Box<shell::Args>),
 }
 
 /// Runs the command; the exit code may be that of the command in the guest.
@@ -44,6 +48,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     match &args.what {
         GuestAction::Setup(args) => setup::run(args).map(|exit| exit as u8),
         GuestAction::Run(args) => run::run(args),
+        GuestAction::Shell(args) => shell::run(args),
     }
 }
 

@@ -237,7 +237,7 @@ impl boot::GuestObserver for ProbeWatcher<'_> {
 }
 
 /// Prints errors and warnings, and returns the exit code.
-fn report_outcome(guest: &Guest, is_json: bool) -> u8 {
+pub(super) fn report_outcome(guest: &Guest, is_json: bool) -> u8 {
     let finished = match guest {
         Guest::Completed(finished) => finished,
         Guest::Lost(lost) => {
@@ -280,6 +280,7 @@ fn guest_shape(args: &Args) -> Result<GuestConfig, Failure> {
         append: args.append.clone(),
         swap: args.swap,
         disk: args.disk,
+        tools: None,
         cgroup: args.cgroup.map(|version| CgroupConfig { version, limit_bytes }),
     };
     shape.check().map_err(|why| super::super::usage_error(&why))?;
@@ -341,7 +342,7 @@ fn create_console_file(path: &Path, replaces: bool) -> Result<File, Failure> {
 }
 
 /// `6.1.0-56-cloud-amd64, 512 MiB, 2 CPUs`
-fn guest_title(plan: &GuestPlan) -> String {
+pub(super) fn guest_title(plan: &GuestPlan) -> String {
     let GuestConfig { memory, dimms, cpus, nodes, swap, disk, .. } = &plan.config;
     let mut title = format!("{}, {}", plan.kernel.release, format_exact(*memory));
     if let Some(Dimms { count, size }) = dimms {

@@ -1,15 +1,17 @@
 //! `pagelab guest setup`: downloads a distribution kernel into the cache, without installing it, and builds
-//! pagelab's module for it.
+//! pagelab's module for it and the tool disk.
 
 use std::path::{Path, PathBuf};
 
 use pagelab_command::setup_progress::SetupProgress;
-use pagelab_guest::json::{kernel_to_json, module_to_json};
+use pagelab_guest::json::{kernel_to_json, module_to_json, tools_to_json};
 use pagelab_guest::kernel::GuestKernel;
 use pagelab_guest::kernel_module::BuiltModule;
 use pagelab_guest::kernel_setup::set_up_kernel;
 use pagelab_guest::module_build::set_up_module;
+use pagelab_guest::tool_disk::{ToolCache, ToolDisk, set_up_tool_disk};
 use pagelab_report::json::CONTRACT_VERSION;
+use pagelab_report::style::format_plural;
 use serde_json::json;
 
 use crate::exit::{Exit, Outcome};
@@ -20,6 +22,7 @@ Examples:
   pagelab guest setup                  the default kernel, 6.1
   pagelab guest setup --kernel 6.12    the newest cloud kernel of a series
   pagelab guest setup --module         also build the module for its guests
+  pagelab guest setup --tools          also make the disk of `guest shell`
   pagelab guest setup --module --kernel PATH/vmlinuz --headers DIR
 
 The module switches parts of the page allocator off in a guest (pagelab help docs/kmod.md). It is built with \
@@ -34,6 +37,9 @@ pub struct Args {
     /// Build the kernel module of pagelab for these kernels
     #[arg(long)]
     module: bool,
+    /// Make the disk with a shell and a compiler that `guest shell` uses
+    #[arg(long)]
+    tools: bool,
     /// Build with the headers in this directory; --kernel may be a path then
     #[arg(long, value_name = "DIR", requires = "module")]
     headers: Option<PathBuf>,
@@ -71,15 +77,28 @@ pub fn run(args: &Args) -> Outcome {
         }
         kernels.push(kernel);
     }
-    print_outcome(&kernels, &modules, args.json)
+    let tools = match args.tools {
+        true => {
+            let cache = ToolCache::in_dir(&super::cache_dir(args.cache.as_ref())?);
+            Some(set_up_tool_disk(&cache, &mut told).map_err(output::exit_if_stopped)?)
+        }
+        false => None,
+    };
+    print_outcome(&kernels, &modules, tools.as_ref(), args.json)
 }
 
-fn print_outcome(kernels: &[GuestKernel], modules: &[BuiltModule], is_json: bool) -> Outcome {
+fn print_outcome(
+    kernels: &[GuestKernel],
+    modules: &[BuiltModule],
+    tools: Option<&ToolDisk>,
+    is_json: bool,
+) -> Outcome {
     if is_json {
         let kernels: Vec<_> = kernels.iter().map(kernel_to_json).collect();
         let modules: Vec<_> = modules.iter().map(module_to_json).collect();
         output::print_json(&json!({
-            "pagelab_json": CONTRACT_VERSION, "kind": "guest_setup", "kernels": kernels, "modules": modules
+            "pagelab_json": CONTRACT_VERSION, "kind": "guest_setup", "kernels": kernels, "modules": modules,
+            "tools": tools.map(tools_to_json)
         }))?;
         return Ok(Exit::Success);
     }
@@ -89,7 +108,16 @@ fn print_outcome(kernels: &[GuestKernel], modules: &[BuiltModule], is_json: bool
     };
     let module_line =
         |module: &BuiltModule| format!("{}   module   {}\n", module.record.release, module.path.display());
-    let lines: String = kernels.iter().map(kernel_line).chain(modules.iter().map(module_line)).collect();
+    let tools_line = |disk: &ToolDisk| {
+        format!(
+            "tools   {}   {}\n",
+            format_plural(disk.record.packages.len(), "package"),
+            disk.path.display()
+        )
+    };
+    let kernels = kernels.iter().map(kernel_line);
+    let modules = modules.iter().map(module_line);
+    let lines: String = kernels.chain(modules).chain(tools.map(tools_line)).collect();
     output::print(&lines)?;
     Ok(Exit::Success)
 }
