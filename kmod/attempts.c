@@ -135,7 +135,7 @@ static unsigned long pages_held;
  * struct free_blocks - what the free lists of some zones hold (struct contig_page_info, mm/vmstat.c)
  * @pages: free pages
  * @blocks: free blocks
- * @suitable: blocks of the order that is asked for, larger ones counted as several
+ * @suitable: blocks of the requested order, larger ones counted as several
  */
 struct free_blocks {
 	unsigned long pages;
@@ -198,9 +198,9 @@ static int fragmentation_index_of(const struct free_blocks *found, unsigned int 
 }
 
 /**
- * struct reclaim_work - pages that reclaim has looked at and freed, since boot
+ * struct reclaim_work - pages that reclaim has scanned and freed, since boot
  * @reclaimed: pages freed
- * @scanned: pages looked at
+ * @scanned: pages scanned
  */
 struct reclaim_work {
 	unsigned long reclaimed;

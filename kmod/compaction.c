@@ -9,8 +9,8 @@
  * well, but its caller counts compact_stall and compact_fail for each call.
  *
  * kcompactd: its wakeups are dropped, and proactive compaction is off by its own switch,
- * vm.compaction_proactiveness. Compaction that is asked for by name goes on: vm.compact_memory, the files
- * of nodes in sysfs, alloc_contig_range().
+ * vm.compaction_proactiveness. Compaction that is requested by name continues: vm.compact_memory, the
+ * files of nodes in sysfs, alloc_contig_range().
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

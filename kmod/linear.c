@@ -9,7 +9,7 @@
  * whatever their age. The walk ends when a region is one free block, or when a share of the zone was seen;
  * then the kernel's own reclaim follows.
  *
- * What is looked at without a lock may change at once, as in compaction (isolate_migratepages_block()). A
+ * What is read without a lock may change at once, as in compaction (isolate_migratepages_block()). A
  * folio is touched only with a reference to it, and only if it could be taken from its LRU list.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt

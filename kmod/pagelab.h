@@ -108,7 +108,7 @@ static inline void pagelab_hook_enter(struct pagelab_hook *hook)
  * @COMPACTIONS_REFUSED: direct compactions that returned without compacting
  * @KCOMPACTD_REFUSED: wakeups of kcompactd that were dropped
  * @LINEAR_REQUESTS: direct reclaims that began with a linear scan
- * @LINEAR_REGIONS_SCANNED: regions that a scan looked at
+ * @LINEAR_REGIONS_SCANNED: regions that were scanned
  * @LINEAR_REGIONS_TRIED: of these, regions whose pages were all free or reclaimable, not all free
  * @LINEAR_REGIONS_EMPTIED: of these, regions that were one free block afterwards
  * @LINEAR_PAGES_ISOLATED: pages that were taken from LRU lists

@@ -108,7 +108,7 @@ static int reclaim_state(void)
 	return READ_ONCE(current_state);
 }
 
-/* Through "stock": if the new state cannot be had, that is what is left. */
+/* Through "stock": if the new state fails, that is what is left. */
 static int reclaim_set(int state)
 {
 	int error = 0;

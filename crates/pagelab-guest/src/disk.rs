@@ -69,7 +69,7 @@ pub fn find_tmpfs() -> Option<(PathBuf, Bytes)> {
 
 /// Whether the host has no space for what guests write to their disks. `false` if that cannot be read.
 pub fn is_host_full() -> bool {
-    rustix::fs::statvfs(&disk_dir())
+    rustix::fs::statvfs(disk_dir())
         .is_ok_and(|of| of.f_blocks > 0 && of.f_bavail.saturating_mul(of.f_frsize) < FULL_BELOW.0)
 }
 

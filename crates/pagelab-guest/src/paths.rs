@@ -14,6 +14,8 @@ pub const MOUNTS: [(&str, &str, &str); 6] = [
     ("debugfs", "/sys/kernel/debug", ""),
     ("tracefs", "/sys/kernel/tracing", ""),
 ];
+/// Directories with file systems of the kernel and in memory that programs of the tool disk see, too.
+pub const SHARED_WITH_TOOLS: [&str; 5] = ["/proc", "/sys", "/dev", "/run", "/tmp"];
 /// The kernel's command line.
 pub const KERNEL_COMMAND_LINE: &str = "/proc/cmdline";
 /// File system with the kernel's command line, and its file there.

@@ -79,6 +79,19 @@ pub fn build_arguments(
         push(&["-sandbox", SANDBOX_OPTIONS]);
     }
     push(&["-m", &memory_option(shape), "-smp", &shape.cpus.to_string()]);
+    push_nodes_and_dimms(shape, &mut push);
+    // A comma in a value is written twice; here only in values that may have one.
+    push(&["-kernel", kernel_image, "-initrd", &format!("/dev/fd/{}", descriptors.initramfs)]);
+    for (name, fd) in [("console", &descriptors.console), ("line", &descriptors.host_link)] {
+        push(&["-chardev", &format!("socket,id={name},fd={fd}"), "-serial", &format!("chardev:{name}")]);
+    }
+    push_virtio_devices(descriptors, &mut push);
+    push(&["-append", &shape.kernel_command_line()]);
+    command_line
+}
+
+/// Memory of nodes, and hot-pluggable memory.
+fn push_nodes_and_dimms(shape: &GuestConfig, push: &mut dyn FnMut(&[&str])) {
     if shape.nodes > 1 {
         for (node, (memory, cpus)) in shape.split_by_node().into_iter().enumerate() {
             let size = memory.0 >> 20;
@@ -100,11 +113,10 @@ pub fn build_arguments(
         };
         push(&["-device", &format!("pc-dimm,id=d{index},memdev=dimm{index}{node}")]);
     }
-    // A comma in a value is written twice; here only in values that may have one.
-    push(&["-kernel", kernel_image, "-initrd", &format!("/dev/fd/{}", descriptors.initramfs)]);
-    for (name, fd) in [("console", &descriptors.console), ("line", &descriptors.host_link)] {
-        push(&["-chardev", &format!("socket,id={name},fd={fd}"), "-serial", &format!("chardev:{name}")]);
-    }
+}
+
+/// Channels and disks.
+fn push_virtio_devices(descriptors: &DescriptorNames, push: &mut dyn FnMut(&[&str])) {
     if descriptors.bulk.is_some() || descriptors.terminal.is_some() {
         push(&["-device", "virtio-serial-pci"]);
     }
@@ -139,8 +151,6 @@ pub fn build_arguments(
         let device = format!("virtio-blk-pci,drive={name},serial={name},werror=report,rerror=report");
         push(&["-device", &device]);
     }
-    push(&["-append", &shape.kernel_command_line()]);
-    command_line
 }
 
 /// The value of `-m`: with DIMMs, also their slots and the most memory that the guest can have.

@@ -1,8 +1,8 @@
 //! The tool disk: a compiler and what a build needs, from packages of the distribution, as one ext4 image in
 //! the cache. Guests mount it read-only, so each of them finds the same bytes.
 //!
-//! `tools/RELEASE/` holds `tools.ext4`, and `tools.json` beside it: the packages and their versions. The name
-//! of the entry is a checksum of them and of [`LAYOUT`]. No package is configured: the few links that its
+//! An entry of `tools/` holds `tools.ext4`, and `tools.json` beside it: the packages and their versions. Its
+//! name is the number of the layout and a checksum of them. No package is configured: the few links that its
 //! scripts would make are made here.
 
 use std::fs;
@@ -65,8 +65,8 @@ const LINKS: [(&str, &str); 6] = [
     ("awk", "mawk"),
     ("updatedb", "../sbin/updatedb.plocate"),
 ];
-const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n";
-const GROUP: &str = "root:x:0:\nplocate:x:64:\nnogroup:x:65534:\n";
+const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n";
+const GROUP: &str = "root:x:0:\nplocate:x:64:\n";
 /// Room in the image beside its files: metadata of ext4.
 const IMAGE_SPARE: u64 = 64 << 20;
 /// Writing some hundreds of MiB takes seconds.

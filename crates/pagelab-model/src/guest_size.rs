@@ -26,7 +26,7 @@ pub fn check_memory(memory: Bytes) -> Result<(), String> {
         let (least, most) = (format_exact(MEMORY_MIN), format_exact(MEMORY_MAX));
         return Err(format!("expected {least} to {most}, found {}", format_exact(memory)));
     }
-    if memory.0 % MEMORY_UNIT.0 != 0 {
+    if !memory.0.is_multiple_of(MEMORY_UNIT.0) {
         let unit = format_exact(MEMORY_UNIT);
         return Err(format!("expected a multiple of {unit}, found {}", format_exact(memory)));
     }
@@ -35,7 +35,7 @@ pub fn check_memory(memory: Bytes) -> Result<(), String> {
 
 /// Error of the size of a disk, for swap or for files, in one sentence.
 pub fn check_disk(size: Bytes) -> Result<(), String> {
-    if (DISK_MIN..=DISK_MAX).contains(&size) && size.0 % DISK_UNIT == 0 {
+    if (DISK_MIN..=DISK_MAX).contains(&size) && size.0.is_multiple_of(DISK_UNIT) {
         return Ok(());
     }
     let (least, most) = (format_exact(DISK_MIN), format_exact(DISK_MAX));

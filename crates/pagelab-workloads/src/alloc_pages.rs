@@ -10,7 +10,7 @@ use pagelab_host::{machine, paths};
 use pagelab_model::experiment::BetterDirection;
 use pagelab_model::{Bytes, PageSize};
 
-use crate::options::{OptionSpec, SEED_OPTION, ValueKind, WorkloadOptions, choice_option, number_option};
+use crate::options::{OptionSpec, ValueKind, WorkloadOptions, choice_option, number_option};
 use crate::phase::MeasuredPhase;
 use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mix_checksum};
 
@@ -21,7 +21,6 @@ pub const WORKLOAD: Workload = Workload {
     generator: "requests one after the other, made by the kernel module in this process; all pages stay \
                 held until the last request, and nothing touches them",
     options: &[
-        SEED_OPTION,
         number_option("order", 0, 10, "9", "Order of each request: 2^order pages"),
         choice_option(
             "gfp",

@@ -1,5 +1,5 @@
-//! Tests of the kernel module in real guests, a boot of 6.1 and one of 6.12: each feature is switched, what it
-//! does is seen in files of the kernel, and the module is unloaded. A longer one, `--ignored`, loads and
+//! Tests of the kernel module in real guests, a boot of 6.1 and one of 6.12: each feature is switched, what
+//! it does is seen in files of the kernel, and the module is unloaded. A longer one, `--ignored`, loads and
 //! unloads it twenty times under load.
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // a test's helpers may fail where they stand, and say so
 
@@ -30,6 +30,8 @@ const DIMM_STATE: &str = "/sys/devices/system/memory/memory32/state";
 const PAGETYPEINFO: &str = "/proc/pagetypeinfo";
 const COUNTERS: &str = "/sys/kernel/debug/pagelab/counters";
 const ATTEMPTS: &str = "/sys/kernel/debug/pagelab/attempts";
+/// The share of a zone that one scan of linear reclaim reads, in percent: a quarter may miss the file.
+const LINEAR_SHARE: &str = "/sys/module/pagelab/parameters/linear_share";
 const VMSTAT: &str = "/proc/vmstat";
 const NR_HUGEPAGES: &str = "/proc/sys/vm/nr_hugepages";
 const LRU_GEN: &str = "/sys/kernel/mm/lru_gen/enabled";
@@ -221,13 +223,14 @@ fn reclaim_steps() -> Vec<NamedStep> {
         ("clear", write_to(ATTEMPTS, "clear")),
         ("vmstat before linear", read(VMSTAT)),
         ("linear", write("reclaim linear\n")),
+        ("whole zones", write_to(LINEAR_SHARE, "100")),
         ("linear attempts", write_to(ATTEMPTS, "9 movable 4 retry")),
         ("attempts", read(ATTEMPTS)),
         ("counters of linear", read(COUNTERS)),
         ("vmstat after linear", read(VMSTAT)),
         ("mglru off", write_to(LRU_GEN, "0")),
         ("unreferenced", write("reclaim unreferenced\n")),
-        ("chase", pagelab("workload chase --size 96M --steps 20000")),
+        ("large workload", pagelab("workload mmap-access --size 80M")),
         ("counters of unreferenced", read(COUNTERS)),
         ("reclaim is unreferenced", read(CONTROL)),
         ("release", write_to(ATTEMPTS, "release")),
@@ -245,8 +248,8 @@ fn check_reclaim(ends: &StepEnds, console: &str) {
     let ok: Vec<&AllocAttempt> = table.attempts.iter().filter(|attempt| attempt.is_ok()).collect();
     let counters = text(&ends["counters of linear"]);
     assert!(!ok.is_empty(), "{}\n{counters}\n{console}", text(&ends["attempts"]));
-    // No block was free, and so much was written to swap that one became free.
-    assert!(ok.iter().any(|attempt| attempt.unusable_before == 1000), "{}", text(&ends["attempts"]));
+    // A block was not free before, and pages of the file were written to swap for it.
+    assert!(ok.iter().any(|attempt| attempt.reclaimed_pages >= 200), "{}", text(&ends["attempts"]));
     let emptied = value(&ends["counters of linear"], "linear_regions_emptied");
     let swapped = ["vmstat before linear", "vmstat after linear"].map(|file| value(&ends[file], "pswpout"));
     assert!(emptied >= 1 && swapped[1] - swapped[0] >= 256, "{swapped:?}\n{counters}");
@@ -355,7 +358,7 @@ fn load_round(number: usize) -> Vec<JobStep> {
         write("reclaim linear\n"),
         write_to(ATTEMPTS, "9 movable 3 retry"),
     ];
-    if number % 2 == 0 {
+    if number.is_multiple_of(2) {
         steps.extend([
             write("reclaim stock\n"),
             write("direct_compaction on\n"),
@@ -426,13 +429,13 @@ fn check_rests(series: &str) {
 }
 
 #[test]
-#[ignore = "twenty loads and unloads take minutes"]
+#[ignore = "takes-minutes: twenty loads and unloads of the module"]
 fn nothing_is_left_behind_by_twenty_loads_in_6_1() {
     check_rests("6.1");
 }
 
 #[test]
-#[ignore = "twenty loads and unloads take minutes"]
+#[ignore = "takes-minutes: twenty loads and unloads of the module"]
 fn nothing_is_left_behind_by_twenty_loads_in_6_12() {
     check_rests("6.12");
 }
@@ -463,7 +466,7 @@ fn a_killed_pagelab_leaves_a_module_that_works() {
     eprintln!("guest: killed after {} of 90 000 attempts", table.attempts.len());
 }
 
-/// A kernel that takes signed modules alone: the guest says so and goes on, but what needs a switch is not run.
+/// A kernel that takes signed modules alone: the guest says so, and what needs a switch is not run.
 #[test]
 fn a_refused_module_costs_the_command_that_needs_it() {
     let Some(mut plan) = plan("6.1", vec![pagelab("frag"), read(VMSTAT)]) else { return };
@@ -476,7 +479,7 @@ fn a_refused_module_costs_the_command_that_needs_it() {
     let notes = ended.report.notes.join("\n");
     assert!(notes.contains("cannot load") && notes.contains("pagelab.ko"), "{notes}");
     assert!(matches!(&ended.steps[0].end, StepExit::NotRun(why) if why.contains("cannot switch")));
-    assert_eq!(ended.steps[1].end, StepExit::Code(0), "the guest goes on");
+    assert_eq!(ended.steps[1].end, StepExit::Code(0), "the guest continues");
 }
 
 /// A panic with all features switched takes the guest, and the host reports it.

@@ -120,7 +120,7 @@ mod tests {
         ];
         // That without a size needs the kernel module, in a guest.
         let has_size = |of: &&Workload| of.options.iter().any(|head| head.name == "size");
-        for workload in WORKLOADS.iter().copied().filter(|of| has_size(&of)) {
+        for workload in WORKLOADS.iter().copied().filter(has_size) {
             let mut options = WorkloadOptions::with_defaults(workload.options);
             options.set_value("size", "4M").unwrap();
             for (name, typed) in small.iter().filter(|(name, _)| *name == workload.name).flat_map(|of| of.1) {

@@ -25,7 +25,7 @@ pub fn load_module(module: &str) -> Result<(), String> {
 
 /// The same with parameters.
 pub fn load_module_with(module: &str, parameters: &str) -> Result<(), String> {
-    let to_error = |error: std::io::Error| format!("cannot load {module}: {error}");
+    let to_error = |error: io::Error| format!("cannot load {module}: {error}");
     let file = File::open(module).map_err(to_error)?;
     let parameters = CString::new(parameters).map_err(|error| to_error(error.into()))?;
     let flags = if module.ends_with(".ko") { 0 } else { MODULE_INIT_COMPRESSED_FILE };
@@ -37,7 +37,7 @@ pub fn load_module_with(module: &str, parameters: &str) -> Result<(), String> {
 
 /// Unloads a module that nothing uses.
 pub fn unload_module(name: &str) -> Result<(), String> {
-    let to_error = |error: std::io::Error| format!("cannot unload {name}: {error}");
+    let to_error = |error: io::Error| format!("cannot unload {name}: {error}");
     let c_name = CString::new(name).map_err(|error| to_error(error.into()))?;
     let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     rustix::system::delete_module(&c_name, flags).map_err(|errno| to_error(errno.into()))

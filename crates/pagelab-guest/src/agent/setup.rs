@@ -104,8 +104,11 @@ fn mount_tools(has_disk: bool) -> Result<(), String> {
     let device = find_disk(TOOLS_SERIAL)?;
     mount(device.as_path(), TOOLS_MOUNT, "ext4", MountFlags::RDONLY | MountFlags::NOATIME, None)
         .map_err(|errno| format!("cannot mount {} at {TOOLS_MOUNT}: {errno}", device.display()))?;
-    let shared = ["/proc", "/sys", "/dev", "/run", "/tmp", WORK_DIR];
-    let shared = shared.into_iter().chain(has_disk.then_some(DISK_MOUNT)).map(|path| (path, path));
+    let shared = paths::SHARED_WITH_TOOLS
+        .into_iter()
+        .chain([WORK_DIR])
+        .chain(has_disk.then_some(DISK_MOUNT))
+        .map(|path| (path, path));
     for (from, to) in shared.chain([(INIT_PATH, tool_disk::PAGELAB_PATH)]) {
         let target = format!("{TOOLS_MOUNT}{to}");
         mount_bind_recursive(from, &*target)

@@ -20,7 +20,7 @@ const HOST_RESERVE: Bytes = Bytes(1 << 30);
 /// Returns an error if this guest would leave less than the reserve. A guest may use all its memory, all its
 /// DIMMs, and its disks if they are in memory. If the available memory is unknown, it is not checked.
 pub fn check_host_memory(guest: &GuestConfig) -> Result<(), String> {
-    check_room(&GuestNeed::of(guest), NonZero::<usize>::MIN, HostMemory::read())
+    check_room(&GuestNeed::new(guest), NonZero::<usize>::MIN, HostMemory::read())
 }
 
 /// Returns how many guests of these may run at the same time, the largest of them: as many as requested, else
@@ -29,14 +29,14 @@ pub fn count_lanes<'c>(
     guests: impl Iterator<Item = &'c GuestConfig>,
     requested: Option<NonZero<usize>>,
 ) -> Result<NonZero<usize>, String> {
-    let largest = guests.map(GuestNeed::of).max_by_key(|need| need.total());
+    let largest = guests.map(GuestNeed::new).max_by_key(|need| need.total());
     let cpus = std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
     largest.map_or(Ok(NonZero::<usize>::MIN), |need| fit_lanes(&need, requested, cpus, HostMemory::read()))
 }
 
 /// Memory of so many guests of these, the largest of them, with QEMU.
 pub fn sum_of_lanes<'c>(guests: impl Iterator<Item = &'c GuestConfig>, lanes: NonZero<usize>) -> Bytes {
-    let largest = guests.map(|guest| GuestNeed::of(guest).total()).max().unwrap_or(Bytes(0));
+    let largest = guests.map(|guest| GuestNeed::new(guest).total()).max().unwrap_or(Bytes(0));
     Bytes(largest.0.saturating_mul(lanes.get() as u64))
 }
 
@@ -65,7 +65,7 @@ struct GuestNeed {
 }
 
 impl GuestNeed {
-    fn of(guest: &GuestConfig) -> GuestNeed {
+    fn new(guest: &GuestConfig) -> GuestNeed {
         let disks = guest.swap.map_or(0, |size| size.0).saturating_add(guest.disk.map_or(0, |size| size.0));
         let tmpfs = disk::find_tmpfs().filter(|_| disks > 0);
         GuestNeed {

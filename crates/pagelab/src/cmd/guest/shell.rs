@@ -84,7 +84,7 @@ const AFTER_HELP: &str = "\
 Examples:
   pagelab guest shell
   pagelab guest shell -c 'gcc --version && pagelab checkup'
-  pagelab guest shell --kernel 6.12 --give test.c -c 'cc -o /tmp/t test.c && /tmp/t'
+  pagelab guest shell --give t.c -c 'cc -o /tmp/t t.c && /tmp/t'
 
 The shell is dash. It runs as root in the root of a read-only disk with gcc, make, binutils, coreutils, \
  findutils, tar and plocate of Debian, which is made once (80 packages, 60 MB). /tmp is in memory, /disk is \

@@ -281,7 +281,9 @@ fn set_up_own_module(
     }
 }
 
-/// The accelerator, after a probe boot with each kernel if KVM was requested.
+/// The accelerator of all guests, after a probe boot of each kernel if KVM was requested: KVM only if it
+/// works with all of them, since the times of two accelerators cannot be compared. The first that does not
+/// work decides.
 fn probe_accelerator(
     args: &GuestArgs,
     guests: &[VariantGuest],
