@@ -131,12 +131,14 @@ fn outline_text(view: &RunPlanView<'_>) -> String {
         Sequence::Blocks => "random order in each round (blocks)",
         Sequence::BySeed => "all points of one seed before the next",
     };
+    // Guests run side by side: their line has the duration.
     let takes = match view.expected_ns {
-        Some(takes) => format!("about {}", format_duration(takes)),
-        None => "duration unknown: it depends on the programs".to_owned(),
+        _ if view.guests.is_some() => String::new(),
+        Some(takes) => format!("about {}, ", format_duration(takes)),
+        None => "duration unknown: it depends on the programs, ".to_owned(),
     };
     format!(
-        "{} trials, {takes}, at most {}: {} warm-up and {} measured rounds{}, {order}, seed {}; recipe {}; \
+        "{} trials, {takes}at most {}: {} warm-up and {} measured rounds{}, {order}, seed {}; recipe {}; \
          place: {}",
         plan.schedule.len(),
         format_duration(view.at_most_ns),

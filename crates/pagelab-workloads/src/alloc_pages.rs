@@ -85,9 +85,12 @@ fn read_table() -> Result<AttemptTable, WorkloadError> {
 fn file_error(action: &str, error: &io::Error) -> WorkloadError {
     let file = paths::MODULE_ATTEMPTS;
     match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => WorkloadError::NotAvailable(format!(
-            "the kernel module of pagelab is not loaded ({file}: {error}); {HINT}"
+        io::ErrorKind::NotFound => WorkloadError::NotAvailable(format!(
+            "the kernel module of pagelab is not loaded: there is no {file}; {HINT}"
         )),
+        io::ErrorKind::PermissionDenied => {
+            WorkloadError::NotAvailable(format!("cannot {action} {file}: only root can; {HINT}"))
+        }
         _ => WorkloadError::system_error(format!("cannot {action} {file}"), error),
     }
 }
