@@ -333,12 +333,11 @@ fn a_variant_that_runs_out_of_memory_in_all_rounds_is_worse() {
     assert!(one.starts_with("judge: wall of chase: 6.12 against 6.1: ") && one.contains(said), "{one}");
 }
 
-#[test]
-fn a_stopped_run_ends_with_its_signal_and_is_judged_when_resumed() {
-    let lab = Lab::new();
+/// Starts a run of the rates, and stops it by SIGINT when two of its twelve trials are stored.
+fn stop_run(lab: &Lab, arguments: &[&str]) {
     lab.write("rates.toml", RATES);
-    let arguments = ["run", "rates.toml", "--judge", "merit", "--loss", "10%"];
-    let child = lab.command(&arguments).env("PATH", "/usr/bin:/bin").spawn().unwrap();
+    let mut command = lab.command(&[&["run", "rates.toml"], arguments].concat());
+    let child = command.env("PATH", "/usr/bin:/bin").spawn().unwrap();
     let path = lab.path().join("rates-1.pagelab");
     wait_until("trials", || {
         read_run_file(&path).is_ok_and(|run| run.experiment.is_some_and(|of| of.trials.len() >= 2))
@@ -346,27 +345,27 @@ fn a_stopped_run_ends_with_its_signal_and_is_judged_when_resumed() {
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
+}
+
+#[test]
+fn a_stopped_run_ends_with_its_signal_and_is_judged_when_resumed() {
+    let lab = Lab::new();
+    stop_run(&lab, &["--judge", "merit", "--loss", "10%"]);
     let ran = run_recipe(&lab, 1, &["--resume", "rates-1.pagelab"]);
     assert!(ran.out.contains("worse than the accepted 10 %"), "{}", ran.out);
     // Now it is complete: it is judged again, as it was begun or as it is requested now.
     let again = run_recipe(&lab, 1, &["--resume", "rates-1.pagelab"]);
     assert_eq!(again.out, ran.out);
-    let now = run_recipe(&lab, 0, &["--resume", "rates-1.pagelab", "--judge", "wall", "--loss", "100%"]);
+    let now = run_recipe(&lab, 0, &["--resume", "rates-1.pagelab", "--judge", "merit", "--loss", "30%"]);
     assert!(now.err.contains("rates-1.pagelab is complete; nothing left to run"), "{}", now.err);
-    assert!(now.out.contains("judge: wall of echo"), "{}", now.out);
+    assert!(now.out.contains("judge: merit of echo"), "{}", now.out);
+    assert!(now.out.contains("not worse than the accepted 30 %"), "{}", now.out);
 }
 
 #[test]
 fn a_resumed_run_is_judged_as_it_is_requested_now() {
     let lab = Lab::new();
-    lab.write("rates.toml", RATES);
-    let child = lab.command(&["run", "rates.toml"]).env("PATH", "/usr/bin:/bin").spawn().unwrap();
-    let path = lab.path().join("rates-1.pagelab");
-    wait_until("trials", || {
-        read_run_file(&path).is_ok_and(|run| run.experiment.is_some_and(|of| of.trials.len() >= 2))
-    });
-    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
+    stop_run(&lab, &[]);
     let unknown = run_recipe(&lab, 2, &["--resume", "rates-1.pagelab", "--judge", "wal"]);
     assert!(unknown.err.contains("unknown measure `wal`"), "{}", unknown.err);
     let ran = run_recipe(&lab, 1, &["--resume", "rates-1.pagelab", "--judge", "merit", "--loss", "10%"]);
