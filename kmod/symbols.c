@@ -19,9 +19,12 @@ MODULE_PARM_DESC(without, "Symbols to regard as absent, separated by commas, for
 
 static lookup_name_t find_lookup_name(void)
 {
+	/* Found once: features are initialised one after the other. */
+	static lookup_name_t lookup_name;
 	struct kprobe probe = { .symbol_name = "kallsyms_lookup_name" };
-	lookup_name_t lookup_name;
 
+	if (lookup_name)
+		return lookup_name;
 	if (register_kprobe(&probe))
 		return NULL;
 	lookup_name = (lookup_name_t)probe.addr;

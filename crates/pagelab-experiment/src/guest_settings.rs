@@ -60,13 +60,8 @@ fn apply_at(file: &Path, name: &str, value: &str) -> Result<(), String> {
         _ => format!("cannot set {name} to {value:?}: {error}"),
     };
     let written = match (name, value) {
-        (LRU_GEN, value) => {
-            if is_enabled(value) {
-                "y"
-            } else {
-                "n"
-            }
-        }
+        (LRU_GEN, value) if is_enabled(value) => "y",
+        (LRU_GEN, _) => "n",
         (_, "yes") => "1",
         (_, "no") => "0",
         (_, value) => value,

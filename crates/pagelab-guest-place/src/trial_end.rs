@@ -6,6 +6,7 @@ use pagelab_guest::console::printable;
 use pagelab_guest::message::StepExit;
 use pagelab_guest::outcome::{LossReason, StepEnd};
 use pagelab_model::experiment::{Trial, TrialEnd};
+use pagelab_model::kernel_panic::PANIC_START;
 
 /// Characters of a line that are kept.
 const LINE_CHARS_MAX: usize = 500;
@@ -77,7 +78,7 @@ fn has_oom_kill(console: &[u8]) -> bool {
 
 /// The console up to the line of a panic: behind it are registers and a stack.
 fn up_to_panic(console: &[u8]) -> &[u8] {
-    const PANIC: &[u8] = b"Kernel panic - not syncing";
+    const PANIC: &[u8] = PANIC_START.as_bytes();
     let Some(at) = console.windows(PANIC.len()).position(|window| window == PANIC) else { return console };
     let line = console[at..].iter().position(|&byte| byte == b'\n').unwrap_or(console.len() - at);
     &console[..at + line]

@@ -38,6 +38,9 @@ const GUEST_SCOPE: &str = "x86_64";
 /// The part of a guest's memory that given files may be of: one in so many.
 const INPUT_MEMORY_DIVISOR: u64 = 4;
 
+/// Modules of virtio consoles: of the bulk channel, and of the terminal of a shell.
+const CONSOLE_MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
+
 /// The program that runs guests, by its usual name.
 pub const QEMU: &str = "qemu-system-x86_64";
 
@@ -116,13 +119,11 @@ impl GuestPlan {
 
     /// The files of the modules that the guest loads.
     pub fn module_files(&self) -> Result<Vec<PathBuf>, Failure> {
-        let mut files = self.kernel.module_files(&self.config.required_modules())?;
+        let mut names = self.config.required_modules();
         if self.terminal.is_some() {
-            let known = |file: &PathBuf| !files.contains(file);
-            let console = self.kernel.module_files(&["virtio_pci", "virtio_console"])?;
-            let missing: Vec<PathBuf> = console.into_iter().filter(known).collect();
-            files.extend(missing);
+            names.extend(CONSOLE_MODULES);
         }
+        let mut files = self.kernel.module_files(&names)?;
         files.extend(self.module.clone());
         Ok(files)
     }
@@ -136,7 +137,7 @@ impl GuestPlan {
 
     /// The files of the modules for the bulk channel; without them everything comes over the slow line.
     fn bulk_files(&self) -> Option<Vec<PathBuf>> {
-        self.kernel.module_files(&["virtio_pci", "virtio_console"]).ok()
+        self.kernel.module_files(&CONSOLE_MODULES).ok()
     }
 
     /// What can be checked without doing anything.

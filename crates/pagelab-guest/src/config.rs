@@ -6,8 +6,8 @@ use pagelab_model::Bytes;
 use pagelab_model::guest_size::{self, CPUS_MAX, MEMORY_UNIT};
 use pagelab_model::size::format_exact;
 
-use crate::dimms::Dimms;
 use crate::job::CgroupConfig;
+use pagelab_model::dimms::Dimms;
 
 /// What a guest is like.
 #[derive(Clone, Debug, PartialEq, Eq)]

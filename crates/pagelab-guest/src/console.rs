@@ -1,5 +1,6 @@
 //! Console output of the guest's kernel: its last bytes, and the line of a panic.
 
+use pagelab_model::kernel_panic::PANIC_START;
 pub use pagelab_packages::program::printable;
 
 /// Bytes of the console that are kept.
@@ -13,8 +14,7 @@ pub struct ConsoleTail {
     panic_bytes: Vec<u8>,
 }
 
-/// Start of the first line of a panic (kernel/panic.c).
-const PANIC_PREFIX: &[u8] = b"Kernel panic - not syncing";
+const PANIC_PREFIX: &[u8] = PANIC_START.as_bytes();
 /// Bytes of the line of a panic that are kept.
 const PANIC_LINE_BYTES: usize = 1 << 10;
 

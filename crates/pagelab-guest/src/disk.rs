@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use pagelab_model::Bytes;
 use pagelab_model::{Failure, FailureKind};
-use pagelab_packages::program::{self, CommandError};
+use pagelab_packages::program::{self, CommandError, CommandOutput};
 use rustix::fs::{Mode, OFlags};
 
 use crate::console::printable;
 
-pub(crate) const MKFS: &str = "mkfs.ext4";
+const MKFS: &str = "mkfs.ext4";
 /// Making a file system on a file with holes takes well below a second.
 const FORMAT_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -31,7 +31,7 @@ pub fn check_mkfs() -> Result<(), Failure> {
     program::find_program(Path::new(MKFS)).map(drop).ok_or_else(missing_mkfs)
 }
 
-pub(crate) fn missing_mkfs() -> Failure {
+fn missing_mkfs() -> Failure {
     Failure::not_available("cannot format the disk: mkfs.ext4 is missing; hint: apt-get install e2fsprogs")
 }
 
@@ -99,25 +99,40 @@ fn open_tmpfile(dir: &Path) -> std::io::Result<File> {
 
 /// Puts an ext4 file system on a disk.
 pub fn format_ext4(disk: &File, stop: &mut dyn FnMut() -> Option<i32>) -> Result<(), Failure> {
-    let refused =
-        |why: &str| Failure::new(FailureKind::Partial, format!("cannot format the disk: mkfs.ext4{why}"));
+    let ran = run_mkfs("format the disk", FORMAT_TIMEOUT, stop, |command| {
+        command.args(["-q", "-F", &format!("/dev/fd/{}", disk.as_raw_fd())]);
+        pagelab_sys::spawn::keep_fds_open(command, &[disk.as_fd()]);
+    })?;
+    if ran.status.success() {
+        return Ok(());
+    }
+    if is_host_full() {
+        return Err(host_disk_full());
+    }
+    let said = ran.stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given");
+    let text = format!("cannot format the disk: mkfs.ext4: {}", printable(said));
+    Err(Failure::new(FailureKind::Partial, text))
+}
+
+/// Runs mkfs.ext4 with these arguments, to `format the disk` or the like. It may have failed.
+pub(crate) fn run_mkfs(
+    action: &str,
+    timeout: Duration,
+    stop: &mut dyn FnMut() -> Option<i32>,
+    add_arguments: impl FnOnce(&mut Command),
+) -> Result<CommandOutput, Failure> {
     let program = program::find_program(Path::new(MKFS)).ok_or_else(missing_mkfs)?;
     let mut command = Command::new(program);
-    command.args(["-q", "-F", &format!("/dev/fd/{}", disk.as_raw_fd())]);
-    pagelab_sys::spawn::keep_fds_open(&mut command, &[disk.as_fd()]);
-    match program::run_command(&mut command, FORMAT_TIMEOUT, stop) {
-        Ok(ran) if ran.status.success() => Ok(()),
-        Ok(_) if is_host_full() => Err(host_disk_full()),
-        Ok(ran) => {
-            let said =
-                ran.stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given");
-            Err(refused(&format!(": {}", printable(said))))
+    add_arguments(&mut command);
+    program::run_command(&mut command, timeout, stop).map_err(|error| match error {
+        CommandError::NotFound => missing_mkfs(),
+        CommandError::RunFailed(error) => Failure::system_error("cannot run mkfs.ext4", error),
+        CommandError::TimedOut(_) => {
+            let text = format!("cannot {action}: mkfs.ext4 took too long and was killed");
+            Failure::new(FailureKind::Partial, text)
         }
-        Err(CommandError::NotFound) => Err(missing_mkfs()),
-        Err(CommandError::RunFailed(error)) => Err(Failure::system_error("cannot run mkfs.ext4", error)),
-        Err(CommandError::TimedOut(_)) => Err(refused(" took too long and was killed")),
-        Err(CommandError::Stopped(signal)) => Err(Failure::stopped(signal)),
-    }
+        CommandError::Stopped(signal) => Failure::stopped(signal),
+    })
 }
 
 #[cfg(test)]

@@ -34,13 +34,6 @@ pub const SOURCES: [(&str, &str); 11] = [
     ("symbols.c", include_str!("../../../kmod/symbols.c")),
 ];
 
-/// Features of the module and their states; the first of each is the kernel without the module.
-pub const FEATURES: [(&str, &[&str]); 3] = [
-    ("grouping", &["on", "off"]),
-    ("direct_compaction", &["on", "off"]),
-    ("reclaim", &["stock", "unreferenced", "linear"]),
-];
-
 /// A module that was built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BuiltModule {
@@ -121,6 +114,7 @@ fn entry_name(release: &str, kernel_version: &str, source_checksum: &str) -> Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pagelab_model::module_features::FEATURES;
 
     #[test]
     fn a_module_is_found_for_its_kernel_and_its_sources_alone() {

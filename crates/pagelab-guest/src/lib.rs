@@ -29,5 +29,3 @@ pub mod packet;
 mod paths;
 pub mod qemu;
 pub mod tool_disk;
-
-pub use pagelab_model::dimms;

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use pagelab_model::kernel_panic::PANIC_START;
+
 use crate::file_receiver::ReceivedFile;
 use crate::message::{AgentHello, StepExit};
 
@@ -160,9 +162,9 @@ impl LossReason {
     }
 }
 
-/// What a line says behind the words that each panic begins with (kernel/panic.c).
+/// What a line says behind the words that each panic begins with.
 fn panic_cause(line: &str) -> &str {
-    line.strip_prefix("Kernel panic - not syncing: ").unwrap_or(line)
+    line.strip_prefix(PANIC_START).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(line)
 }
 
 /// ` (SIGKILL)`, for the signals that end programs.

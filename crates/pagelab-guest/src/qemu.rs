@@ -186,7 +186,7 @@ pub fn format_command_line(program: &str, arguments: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dimms::Dimms;
+    use pagelab_model::dimms::Dimms;
 
     fn shape() -> GuestConfig {
         let (memory, append) = (Bytes(512 << 20), "a=1 b".into());

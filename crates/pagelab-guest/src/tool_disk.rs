@@ -9,18 +9,15 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use pagelab_formats::checksum::crc32;
-use pagelab_model::{Bytes, Failure, FailureKind};
+use pagelab_model::{Bytes, Failure};
 use pagelab_packages::apt::{self, FetchHints, FetchObserver, PackageRecord};
-use pagelab_packages::program::{self, CommandError};
 use pagelab_packages::store::DirectoryStore;
 use serde::{Deserialize, Serialize};
 
-use crate::console::printable;
-use crate::disk::{MKFS, missing_mkfs};
+use crate::disk;
 
 /// What is on the disk, with all that apt resolves for it.
 pub const PACKAGES: [&str; 13] = [
@@ -69,6 +66,8 @@ const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n";
 const GROUP: &str = "root:x:0:\nplocate:x:64:\n";
 /// Room in the image beside its files: metadata of ext4.
 const IMAGE_SPARE: u64 = 64 << 20;
+/// No journal, since it is only read, and nothing reserved for root.
+const MKFS_OPTIONS: &str = "-q -F -m 0 -O ^has_journal -E root_owner=0:0";
 /// Writing some hundreds of MiB takes seconds.
 const MKFS_TIMEOUT: Duration = Duration::from_secs(600);
 /// Each image has this identifier: two of the same packages differ in times of day alone.
@@ -126,7 +125,7 @@ fn entry_name(packages: &[String]) -> String {
 
 /// Makes the disk of the packages that apt has now, unless it is there.
 pub fn set_up_tool_disk(cache: &ToolCache, observer: &mut dyn FetchObserver) -> Result<ToolDisk, Failure> {
-    program::find_program(Path::new(MKFS)).ok_or_else(missing_mkfs)?;
+    disk::check_mkfs()?;
     let names = PACKAGES.map(str::to_owned);
     let records = apt::find_with_dependencies(&names, &FETCH_HINTS, observer)?;
     let packages: Vec<String> =
@@ -226,20 +225,17 @@ fn merge_directory(from: &Path, to: &Path) -> io::Result<()> {
 
 /// An ext4 image of a directory, without a journal: it is only read.
 fn write_image(root: &Path, image: &Path, observer: &mut dyn FetchObserver) -> Result<(), Failure> {
-    let refused = |why: &str| Failure::new(FailureKind::Partial, format!("cannot make the tool disk: {why}"));
-    let program = program::find_program(Path::new(MKFS)).ok_or_else(missing_mkfs)?;
-    let bytes = tree_bytes(root).map_err(|error| refused(&error.to_string()))?;
+    let bytes = tree_bytes(root)
+        .map_err(|error| Failure::system_error(format!("cannot read {}", root.display()), error))?;
     let size = Bytes((bytes.0 + bytes.0 / 8 + IMAGE_SPARE).next_multiple_of(1 << 20));
-    let mut command = Command::new(program);
-    command.args(["-q", "-F", "-m", "0", "-O", "^has_journal", "-E", "root_owner=0:0", "-U", IMAGE_UUID]);
-    command.arg("-d").arg(root).arg(image).arg(format!("{}M", size.0 >> 20));
-    match program::run_command(&mut command, MKFS_TIMEOUT, &mut || observer.stop_signal()) {
-        Ok(ran) if ran.status.success() => Ok(()),
-        Ok(ran) => Err(apt::command_error("cannot make the tool disk", &ran, REMEDY, &FETCH_HINTS)),
-        Err(CommandError::NotFound) => Err(missing_mkfs()),
-        Err(CommandError::RunFailed(error)) => Err(refused(&printable(&error.to_string()))),
-        Err(CommandError::TimedOut(_)) => Err(refused("mkfs.ext4 took too long and was killed")),
-        Err(CommandError::Stopped(signal)) => Err(Failure::stopped(signal)),
+    let ran =
+        disk::run_mkfs("make the tool disk", MKFS_TIMEOUT, &mut || observer.stop_signal(), |command| {
+            command.args(MKFS_OPTIONS.split(' ')).args(["-U", IMAGE_UUID]);
+            command.arg("-d").arg(root).arg(image).arg(format!("{}M", size.0 >> 20));
+        })?;
+    match ran.status.success() {
+        true => Ok(()),
+        false => Err(apt::command_error("cannot make the tool disk", &ran, REMEDY, &FETCH_HINTS)),
     }
 }
 

@@ -3,6 +3,7 @@
 use pagelab_metrics::effect::{DoubtReason, Effect, EffectVerdict, NoiseFloor, RatioInterval, ThpAdvice};
 use pagelab_model::Absence;
 use pagelab_model::experiment::{MeasureHead, Plan, Sequence, Trial, TrialEnd, TrialRole, measures};
+use pagelab_model::kernel_panic::PANIC_START;
 
 use crate::quantity_format::format_duration;
 use crate::style::{format_percent, format_plural};
@@ -220,15 +221,12 @@ pub fn format_trial_end(end: &TrialEnd) -> String {
 /// kernel may have panicked, and killed nothing.
 pub fn describe_trial_end(trial: &Trial) -> String {
     match trial.end {
-        TrialEnd::OutOfMemory if trial.last_output.contains(PANIC) => {
+        TrialEnd::OutOfMemory if trial.last_output.contains(PANIC_START) => {
             "the guest's kernel panicked: out of memory".to_owned()
         }
         _ => format_trial_end(&trial.end),
     }
 }
-
-/// Start of the first line of a panic (kernel/panic.c).
-const PANIC: &str = "Kernel panic - not syncing";
 
 /// The place of experiments that other tools made: unknown of it, nor of the order of trials.
 pub const IMPORTED_PLACE: &str = "imported";

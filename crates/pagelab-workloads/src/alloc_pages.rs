@@ -8,7 +8,7 @@ use std::io;
 use pagelab_formats::alloc_attempts::{self, AllocAttempt, AttemptResult, AttemptTable};
 use pagelab_host::{machine, paths};
 use pagelab_model::experiment::BetterDirection;
-use pagelab_model::{Bytes, PageSize};
+use pagelab_model::{Bytes, PageSize, order_statistics};
 
 use crate::options::{OptionSpec, ValueKind, WorkloadOptions, choice_option, number_option};
 use crate::phase::MeasuredPhase;
@@ -141,13 +141,8 @@ fn summarize(table: &AttemptTable, line: &str) -> WorkloadResult {
     }
 }
 
-/// The middle value, or the mean of the two in the middle.
 fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let upper = *values.get(values.len() / 2)?;
-    let lower = values[(values.len() - 1) / 2];
-    Some(f64::midpoint(lower, upper))
+    order_statistics::median(&mut values.collect::<Vec<_>>())
 }
 
 #[cfg(test)]

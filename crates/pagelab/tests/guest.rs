@@ -10,11 +10,11 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use pagelab_guest::dimms::Dimms;
 use pagelab_guest::job::JobStep;
 use pagelab_guest::message::StepExit;
 use pagelab_guest::outcome::{GuestOutcome, LossReason, StepEnd};
 use pagelab_model::Bytes;
+use pagelab_model::dimms::Dimms;
 use serde_json::Value;
 use trial::{binary, finished, lock_guests, pagelab, plan, run};
 

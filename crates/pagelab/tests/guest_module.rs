@@ -15,12 +15,12 @@ use std::time::Duration;
 use pagelab_formats::alloc_attempts::{self, AllocAttempt};
 use pagelab_formats::{meminfo, pagetypeinfo};
 use pagelab_guest::boot::GuestPlan;
-use pagelab_guest::dimms::Dimms;
 use pagelab_guest::job::JobStep;
 use pagelab_guest::kernel_module::ModuleCache;
 use pagelab_guest::message::StepExit;
 use pagelab_guest::module_build::set_up_module;
 use pagelab_guest::outcome::{GuestOutcome, StepEnd};
+use pagelab_model::dimms::Dimms;
 use pagelab_model::{FailureKind, size};
 use trial::{lock_guests, pagelab};
 
@@ -40,16 +40,6 @@ const FILL_BYTES: usize = 48 << 20;
 /// Of the migratetypes of /proc/pagetypeinfo, those that mobility alone distinguishes.
 const GROUPED: [&str; 2] = ["Movable", "Reclaimable"];
 
-struct SilentObserver;
-
-impl pagelab_packages::apt::FetchObserver for SilentObserver {
-    fn report_progress(&mut self, _line: &str) {}
-
-    fn stop_signal(&mut self) -> Option<i32> {
-        None
-    }
-}
-
 fn read(path: &str) -> JobStep {
     JobStep::Read { path: path.into() }
 }
@@ -66,7 +56,7 @@ fn write_to(path: &str, text: &str) -> JobStep {
 fn plan(series: &str, steps: Vec<JobStep>) -> Option<GuestPlan> {
     let mut plan = trial::plan(series, steps)?;
     let cache = ModuleCache::in_dir(&pagelab_packages::store::default_cache_dir().unwrap());
-    let module = match set_up_module(&cache, &plan.kernel, None, &mut SilentObserver) {
+    let module = match set_up_module(&cache, &plan.kernel, None, &mut trial::SilentWatcher) {
         Ok(module) => module,
         Err(error) if error.kind() == FailureKind::NotAvailable => {
             eprintln!("skipped: module-not-built: {error}");

@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 
 use pagelab_guest::tool_disk::{ToolCache, set_up_tool_disk};
 use pagelab_model::FailureKind;
-use pagelab_packages::apt::FetchObserver;
 use pagelab_packages::store::default_cache_dir;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
@@ -23,23 +22,13 @@ use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 /// A boot takes some seconds, on a busy machine many.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
-struct SilentObserver;
-
-impl FetchObserver for SilentObserver {
-    fn report_progress(&mut self, _line: &str) {}
-
-    fn stop_signal(&mut self) -> Option<i32> {
-        None
-    }
-}
-
 /// Whether there are a kernel and a tool disk, or else why the test is skipped.
 fn is_ready() -> bool {
     if trial::plan("6.1", Vec::new()).is_none() {
         return false;
     }
     let cache = ToolCache::in_dir(&default_cache_dir().unwrap());
-    match cache.find_newest().map_or_else(|| set_up_tool_disk(&cache, &mut SilentObserver), Ok) {
+    match cache.find_newest().map_or_else(|| set_up_tool_disk(&cache, &mut trial::SilentWatcher), Ok) {
         Ok(_) => true,
         Err(error) if error.kind() == FailureKind::NotAvailable => {
             eprintln!("skipped: tool-disk-not-made: {error}");

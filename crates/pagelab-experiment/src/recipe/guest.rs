@@ -4,6 +4,7 @@ use pagelab_model::Bytes;
 use pagelab_model::dimms::Dimms;
 use pagelab_model::experiment::Plan;
 use pagelab_model::guest_size::{self, CPUS_MAX};
+use pagelab_model::module_features::{FEATURES, RECLAIM, UNREFERENCED};
 use pagelab_model::size::format_argument;
 
 use super::table_fields::{ProblemList, TableFields};
@@ -123,16 +124,6 @@ pub struct RequiredGuest {
     /// Features of the module, and their states.
     pub module_features: Vec<(String, String)>,
 }
-
-/// Features of pagelab's kernel module that a variant switches, with their states (docs/kmod.md). The first
-/// state is that of the kernel without the module.
-const MODULE_FEATURES: [(&str, &[&str]); 3] = [
-    ("grouping", &["on", "off"]),
-    ("direct_compaction", &["on", "off"]),
-    (RECLAIM, &["stock", REFERENCES_IGNORED, "linear"]),
-];
-const RECLAIM: &str = "reclaim";
-const REFERENCES_IGNORED: &str = "unreferenced";
 
 impl TrialPlace {
     /// Words in a recipe.
@@ -297,7 +288,7 @@ impl Recipe {
         }
         self.check_sizes(variant, &guest, problems);
         // It does not call folio_referenced() (mm/vmscan.c, lru_gen_look_around()).
-        let ignores = |(name, state): &(String, String)| name == RECLAIM && state == REFERENCES_IGNORED;
+        let ignores = |(name, state): &(String, String)| name == RECLAIM && state == UNREFERENCED;
         let is_lru_gen_off = guest.settings.iter().any(|(name, value)| name == LRU_GEN && !is_enabled(value));
         if guest.module_features.iter().any(ignores) && !is_lru_gen_off {
             let text = "reclaim = \"unreferenced\" requires the multi-generational LRU to be off; hint: add \
@@ -414,7 +405,7 @@ pub(super) fn read_overrides(problems: &mut ProblemList, fields: &mut TableField
         append: read_append(problems, fields),
         kernelcore: fields.read_size(problems, "kernelcore"),
         settings: read_settings(problems, fields),
-        module_features: MODULE_FEATURES
+        module_features: FEATURES
             .into_iter()
             .filter_map(|(name, states)| {
                 let state = fields.read_word(problems, name, states)?;

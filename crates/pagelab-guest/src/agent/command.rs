@@ -121,14 +121,14 @@ impl BackgroundCommands {
     pub fn start(&mut self, arguments: &[OsString], site: StepSite<'_>) -> StepExit {
         let mut command = pagelab_command(arguments);
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        command.envs(site.temp_dir.map(|dir| ("TMPDIR", dir)));
-        match command.spawn() {
-            Ok(child) => {
+        let started = apply_site(&mut command, site).and_then(|()| command.spawn());
+        or_not_run(
+            PROGRAM_PATH,
+            started.map(|child| {
                 self.0.push(Pid::from_child(&child));
                 StepExit::Code(0)
-            }
-            Err(error) => StepExit::NotRun(format!("cannot run {PROGRAM_PATH}: {error}")),
-        }
+            }),
+        )
     }
 
     /// Kills all that still run. One that has ended may have been reaped by a step: its number is not in use

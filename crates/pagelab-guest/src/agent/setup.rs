@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use pagelab_formats::swap;
+use pagelab_model::module_features::{RECLAIM, UNREFERENCED};
 use pagelab_model::{Bytes, PageSize};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount, mount_bind_recursive};
@@ -23,8 +24,6 @@ use crate::tool_disk;
 
 /// The group in which steps run.
 const CGROUP_NAME: &str = "pagelab";
-/// The line that needs the multi-generational LRU off.
-const UNREFERENCED_LINE: &str = "reclaim unreferenced";
 
 /// The device files, which everything else needs.
 pub fn mount_devtmpfs() -> Result<(), String> {
@@ -83,7 +82,8 @@ pub fn set_up_guest(job: &GuestJob, link: &HostLink) -> Result<Option<PathBuf>, 
 fn switch_feature(line: &str) -> Result<(), String> {
     let cannot = |error: std::io::Error| format!("cannot switch `{line}` in the module of pagelab: {error}");
     // The module refuses this state while MGLRU is on, as it is in 6.12. The guest is discarded.
-    if line.trim() == UNREFERENCED_LINE && Path::new(paths::LRU_GEN_ENABLED).exists() {
+    let is_unreferenced = line.trim().split_once(' ') == Some((RECLAIM, UNREFERENCED));
+    if is_unreferenced && Path::new(paths::LRU_GEN_ENABLED).exists() {
         fs::write(paths::LRU_GEN_ENABLED, "0").map_err(cannot)?;
     }
     fs::write(paths::MODULE_CONTROL, line).map_err(cannot)

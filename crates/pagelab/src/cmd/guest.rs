@@ -8,9 +8,11 @@ pub mod shell;
 
 use std::path::{Path, PathBuf};
 
+use pagelab_command::setup_progress::SetupProgress;
 use pagelab_guest::cache::KernelCache;
 use pagelab_guest::kernel::GuestKernel;
 use pagelab_guest::kernel_module::ModuleCache;
+use pagelab_guest::kernel_setup::set_up_kernel;
 use pagelab_packages::store;
 
 use crate::exit::{Failure, FailureKind};
@@ -65,6 +67,31 @@ pub fn open_module_cache(folder: Option<&PathBuf>) -> Result<ModuleCache, Failur
 /// Whether a kernel is selected by its path, and not by a series or a package.
 pub fn is_kernel_path(selector: &str) -> bool {
     selector.contains('/') || Path::new(selector).is_file()
+}
+
+/// The kernel of this selector: that of a path, or one in the cache. `None`: it is not there yet.
+pub fn find_kernel(
+    folder: Option<&PathBuf>,
+    selector: &str,
+    modules: Option<&Path>,
+) -> Result<Option<GuestKernel>, Failure> {
+    match is_kernel_path(selector) {
+        true => GuestKernel::open(Path::new(selector), modules).map(Some),
+        false => Ok(open_cache(folder)?.find_kernel(selector)),
+    }
+}
+
+/// The same, and one that is not there yet is downloaded.
+pub fn find_or_fetch_kernel(
+    folder: Option<&PathBuf>,
+    selector: &str,
+    modules: Option<&Path>,
+    told: &mut SetupProgress,
+) -> Result<GuestKernel, Failure> {
+    match find_kernel(folder, selector, modules)? {
+        Some(kernel) => Ok(kernel),
+        None => set_up_kernel(&open_cache(folder)?, selector, told),
+    }
 }
 
 /// pagelab's module for this kernel, which must have been built: a kernel that is not there yet has none.

@@ -24,7 +24,8 @@ pub fn lock_guests() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct SilentWatcher;
+/// A download that says nothing.
+pub struct SilentWatcher;
 
 impl pagelab_packages::apt::FetchObserver for SilentWatcher {
     fn report_progress(&mut self, _line: &str) {}

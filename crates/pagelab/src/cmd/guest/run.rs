@@ -14,16 +14,15 @@ use pagelab_guest::accelerator::AcceleratorChoice;
 use pagelab_guest::boot::{self, GuestPlan, QEMU};
 use pagelab_guest::cache::KernelCache;
 use pagelab_guest::config::{GuestConfig, ICOUNT_SHIFT_MAX};
-use pagelab_guest::dimms::Dimms;
 use pagelab_guest::job::{CgroupConfig, CgroupVersion, JobStep};
 use pagelab_guest::json;
 use pagelab_guest::kernel::GuestKernel;
-use pagelab_guest::kernel_module::FEATURES;
 use pagelab_guest::kernel_setup::set_up_kernel;
 use pagelab_guest::message::StepExit;
 use pagelab_guest::outcome::{FirstMessageCost, GuestOutcome as Guest};
+use pagelab_model::dimms::Dimms;
 use pagelab_model::size::{self, format_exact};
-use pagelab_model::{Bytes, names};
+use pagelab_model::{Bytes, module_features::FEATURES, names};
 use pagelab_report::style::format_plural;
 
 use super::{guest_command, memory};
@@ -290,18 +289,13 @@ fn guest_shape(args: &Args) -> Result<GuestConfig, Failure> {
 /// Returns the plan, and the cache for its kernel if that must be downloaded first.
 fn resolve_plan(args: &Args, shape: GuestConfig) -> Result<(GuestPlan, Option<KernelCache>), Failure> {
     let name = &args.kernel;
-    let (kernel, fetches_into) = if super::is_kernel_path(name) {
-        let kernel = GuestKernel::open(Path::new(name), args.modules.as_deref());
-        (kernel.map_err(output::exit_if_stopped)?, None)
-    } else {
-        let cache = super::open_cache(args.cache.as_ref())?;
-        match cache.find_kernel(name) {
-            Some(kernel) => (kernel, None),
-            None => {
-                let (release, image) =
-                    (format!("{name} (to be downloaded)"), cache.store().dir().join("KERNEL"));
-                (GuestKernel { release, image, modules: None, package: None }, Some(cache))
-            }
+    let found = super::find_kernel(args.cache.as_ref(), name, args.modules.as_deref());
+    let (kernel, fetches_into) = match found.map_err(output::exit_if_stopped)? {
+        Some(kernel) => (kernel, None),
+        None => {
+            let cache = super::open_cache(args.cache.as_ref())?;
+            let (release, image) = (format!("{name} (to be downloaded)"), cache.store().dir().join("KERNEL"));
+            (GuestKernel { release, image, modules: None, package: None }, Some(cache))
         }
     };
     let mut plan = GuestPlan::new(kernel, shape, vec![JobStep::Pagelab(args.command.clone())]);
@@ -403,14 +397,14 @@ fn dry_run(args: &Args, shape: GuestConfig) -> Result<(), Failure> {
 }
 
 /// Forwards the output of the command, and prints progress.
-struct GuestWatcher {
-    progress: SetupProgress,
-    status: CommandStatus,
-    console: Option<File>,
-    forwards_output: bool,
+pub(super) struct GuestWatcher {
+    pub progress: SetupProgress,
+    pub status: CommandStatus,
+    pub console: Option<File>,
+    pub forwards_output: bool,
     /// Start of QEMU, and its time limit.
-    start: Instant,
-    time_limit: Duration,
+    pub start: Instant,
+    pub time_limit: Duration,
 }
 
 /// Grace period after the deadline. The listener of the guest checks the deadline; this check follows later.

@@ -5,20 +5,18 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pagelab_command::progress::{self, CommandStatus, StatusEnd};
+use pagelab_command::progress::{CommandStatus, StatusEnd};
 use pagelab_command::setup_progress::SetupProgress;
 use pagelab_formats::duration;
 use pagelab_guest::accelerator::AcceleratorChoice;
 use pagelab_guest::boot::{self, GuestPlan, QEMU};
 use pagelab_guest::config::GuestConfig;
 use pagelab_guest::job::{CgroupConfig, CgroupVersion, JobStep, TerminalSize};
-use pagelab_guest::kernel::GuestKernel;
-use pagelab_guest::kernel_setup::set_up_kernel;
 use pagelab_guest::outcome::FirstMessageCost;
 use pagelab_guest::tool_disk::{ToolCache, set_up_tool_disk};
 use pagelab_model::Bytes;
@@ -27,7 +25,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
 use super::memory;
-use super::run::{ACCELERATORS, DEFAULT_KERNEL, choose_accelerator, guest_title, report_outcome};
+use super::run::{
+    ACCELERATORS, DEFAULT_KERNEL, GuestWatcher, choose_accelerator, guest_title, report_outcome,
+};
 use crate::cmd::usage_error;
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::output;
@@ -109,27 +109,44 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     choose_accelerator(args.accel, &mut plan, &told)?;
     told.print(&format!("booting {}", guest_title(&plan)));
     let status = CommandStatus::start("booting the guest", StatusEnd::AtMost(plan.timeouts.first_line));
+    match &args.command {
+        Some(_) => run_command(&plan, told, status),
+        None => run_interactive(plan, told, status),
+    }
+}
+
+/// Forwards the output of the command, and prints progress, as `guest run` does.
+fn run_command(plan: &GuestPlan, progress: SetupProgress, status: CommandStatus) -> Result<u8, Failure> {
+    let (start, time_limit) = (Instant::now(), plan.timeouts.total);
+    let mut watcher =
+        GuestWatcher { progress, status, console: None, forwards_output: true, start, time_limit };
+    let guest = boot::run_guest(plan, &mut watcher).map_err(output::exit_if_stopped)?;
+    Ok(report_outcome(&guest, false))
+}
+
+fn run_interactive(
+    mut plan: GuestPlan,
+    progress: SetupProgress,
+    status: CommandStatus,
+) -> Result<u8, Failure> {
+    let pair = UnixStream::pair();
+    let (socket, other) = pair.map_err(|error| Failure::system_error("cannot create a socket", error))?;
+    plan.terminal = Some(Arc::new(OwnedFd::from(other)));
+    let is_escaped = Arc::new(AtomicBool::new(false));
     let mut watcher = ShellWatcher {
-        progress: told,
+        progress,
         status: Some(status),
         terminal: None,
-        socket: None,
-        is_escaped: Arc::new(AtomicBool::new(false)),
-        limit: plan.timeouts.total,
-        start: Instant::now(),
+        socket,
+        is_escaped: Arc::clone(&is_escaped),
     };
-    if args.command.is_none() {
-        let pair = UnixStream::pair();
-        let (own, other) = pair.map_err(|error| Failure::system_error("cannot create a socket", error))?;
-        plan.terminal = Some(Arc::new(OwnedFd::from(other)));
-        watcher.socket = Some(own);
-    }
     let guest = boot::run_guest(&plan, &mut watcher);
-    let is_escaped = watcher.is_escaped.load(Ordering::Relaxed);
     // The terminal is the user's again before anything is printed.
     drop(watcher);
     match guest {
-        Err(failure) if is_escaped && matches!(failure.kind(), FailureKind::Stopped(_)) => {
+        Err(failure)
+            if is_escaped.load(Ordering::Relaxed) && matches!(failure.kind(), FailureKind::Stopped(_)) =>
+        {
             output::print_note("the guest was ended");
             Ok(Exit::Success as u8)
         }
@@ -151,12 +168,8 @@ fn resolve_plan(args: &Args, told: &mut SetupProgress) -> Result<GuestPlan, Fail
     shape.check().map_err(|why| usage_error(&why))?;
     memory::check_host_memory(&shape).map_err(|why| Failure::new(FailureKind::NotAvailable, why))?;
     boot::find_qemu(&args.qemu)?;
-    let kernel = if super::is_kernel_path(&args.kernel) {
-        GuestKernel::open(Path::new(&args.kernel), args.modules.as_deref())
-    } else {
-        let cache = super::open_cache(args.cache.as_ref())?;
-        cache.find_kernel(&args.kernel).map_or_else(|| set_up_kernel(&cache, &args.kernel, told), Ok)
-    };
+    let kernel =
+        super::find_or_fetch_kernel(args.cache.as_ref(), &args.kernel, args.modules.as_deref(), told);
     let kernel = kernel.map_err(output::exit_if_stopped)?;
     let cache = ToolCache::in_dir(&super::cache_dir(args.cache.as_ref())?);
     let tools = cache.find_newest().map_or_else(|| set_up_tool_disk(&cache, told), Ok);
@@ -201,36 +214,28 @@ impl Drop for RawTerminal {
     }
 }
 
-/// Connects the terminal to the guest's from its first message on, and forwards the output of a command.
+/// Connects the terminal to the guest's from its first message on.
 struct ShellWatcher {
     progress: SetupProgress,
     status: Option<CommandStatus>,
     terminal: Option<RawTerminal>,
-    /// Our end of the guest's terminal, if it has one.
-    socket: Option<UnixStream>,
+    /// Our end of the guest's terminal.
+    socket: UnixStream,
     /// Whether the user ended the guest.
     is_escaped: Arc<AtomicBool>,
-    start: Instant,
-    limit: Duration,
 }
 
 impl ShellWatcher {
     fn connect(&mut self) -> io::Result<()> {
-        let Some(socket) = &self.socket else { return Ok(()) };
         self.status = None;
         self.terminal = Some(RawTerminal::enter()?);
-        let (from_guest, to_guest) = (socket.try_clone()?, socket.try_clone()?);
+        let (from_guest, to_guest) = (self.socket.try_clone()?, self.socket.try_clone()?);
         let is_escaped = Arc::clone(&self.is_escaped);
         std::thread::spawn(move || forward_input(to_guest, &is_escaped));
         std::thread::spawn(move || {
             let _ = io::copy(&mut &from_guest, &mut UnbufferedOutput);
         });
         Ok(())
-    }
-
-    fn forward(&self, to: impl std::os::fd::AsFd, bytes: &[u8]) -> io::Result<()> {
-        let gives_up = || self.progress.stop.signal().is_some() || self.start.elapsed() > self.limit;
-        output::forward(to, bytes, gives_up)
     }
 }
 
@@ -282,23 +287,7 @@ fn forward_input(mut to_guest: UnixStream, is_escaped: &AtomicBool) {
 }
 
 impl boot::GuestObserver for ShellWatcher {
-    fn on_stdout(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.forward(io::stdout(), bytes)
-    }
-
-    fn on_stderr(&mut self, bytes: &[u8]) -> io::Result<()> {
-        progress::postpone_log_line();
-        self.forward(io::stderr(), bytes)
-    }
-
-    fn on_started(&mut self, _qemu: u32) {
-        self.start = Instant::now();
-    }
-
     fn on_first_message(&mut self, _cost: FirstMessageCost) {
-        if let Some(status) = &mut self.status {
-            status.update("running the command in the guest", StatusEnd::AtMost(self.limit));
-        }
         if let Err(error) = self.connect() {
             output::warn(&format!("warning: cannot use the terminal: {error}"));
             self.is_escaped.store(true, Ordering::Relaxed);
@@ -318,8 +307,6 @@ impl boot::GuestObserver for ShellWatcher {
 
 impl Drop for ShellWatcher {
     fn drop(&mut self) {
-        if let Some(socket) = &self.socket {
-            let _ = socket.shutdown(Shutdown::Both);
-        }
+        let _ = self.socket.shutdown(Shutdown::Both);
     }
 }

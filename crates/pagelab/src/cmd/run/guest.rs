@@ -12,9 +12,9 @@ use pagelab_experiment::resolve::{ExperimentOverrides, ResolvedExperiment};
 use pagelab_experiment::session::SessionFile;
 use pagelab_guest::accelerator::{Accelerator, AcceleratorChoice};
 use pagelab_guest::boot::{self, QEMU, find_qemu};
+use pagelab_guest::config::GuestConfig;
 use pagelab_guest::disk;
 use pagelab_guest::kernel::GuestKernel;
-use pagelab_guest::kernel_setup::set_up_kernel;
 use pagelab_guest::module_build::set_up_module;
 use pagelab_guest_place::{BOOT_TIME, GuestPlace, GuestRunner, VariantGuest, config_of};
 use pagelab_model::Bytes;
@@ -29,7 +29,9 @@ use super::Args;
 use super::judge::JudgeRequest;
 use super::start_problems::StartProblems;
 use crate::cmd::guest::run::{ACCELERATORS, choose_accelerator};
-use crate::cmd::guest::{find_own_module, is_kernel_path, memory, open_cache, open_module_cache};
+use crate::cmd::guest::{
+    find_kernel, find_or_fetch_kernel, find_own_module, is_kernel_path, memory, open_module_cache,
+};
 use crate::cmd::usage_error;
 use crate::exit::{Failure, FailureKind};
 use crate::output;
@@ -161,8 +163,7 @@ pub fn describe(recipe: &Recipe, variant: usize) -> Vec<String> {
 pub fn plan_guests(args: &GuestArgs, resolved: &ResolvedExperiment, file: &Path) -> GuestPlan {
     let recipe = &resolved.recipe;
     let boots = count_boots(recipe, &resolved.plan);
-    let configs: Vec<_> =
-        (0..recipe.variants.len()).map(|at| config_of(&recipe.required_guest(at))).collect();
+    let configs = guest_configs(recipe);
     let requested = match resolved.plan.early_end {
         // Its end is decided after each round.
         Some(_) => Some(NonZero::<usize>::MIN),
@@ -179,6 +180,11 @@ pub fn plan_guests(args: &GuestArgs, resolved: &ResolvedExperiment, file: &Path)
         expected_ns: expected.map(bounded_ns),
         file: file.display().to_string(),
     }
+}
+
+/// Configurations of the guests of all variants.
+fn guest_configs(recipe: &Recipe) -> Vec<GuestConfig> {
+    (0..recipe.variants.len()).map(|at| config_of(&recipe.required_guest(at))).collect()
 }
 
 /// Boots of a plan whose guests are not lost: one for each trial, or for those of a round that need the same.
@@ -232,20 +238,22 @@ pub fn find_guests(
     let download = problems.is_empty().then_some(&mut told);
     let kernels = find_kernels(args, &selectors, download, &mut problems);
     problems.exit_if_stopped();
+    let needs_module = (0..recipe.variants.len()).any(|at| recipe.required_guest(at).has_module);
+    let modules = match needs_module {
+        true => find_modules(args, &kernels, &mut told, &mut problems),
+        false => BTreeMap::new(),
+    };
+    problems.exit_if_stopped();
     let mut guests = Vec::new();
     for at in 0..recipe.variants.len() {
         let required = recipe.required_guest(at);
         let Some(kernel) = kernels.get(&required.kernel) else { continue };
-        let build = problems.is_empty().then_some(&mut told);
-        let set_up = || set_up_own_module(args, &required.kernel, kernel, build);
-        let module = problems.add_error(required.has_module.then(set_up).transpose()).flatten();
-        problems.exit_if_stopped();
+        let module = modules.get(&required.kernel).cloned();
         let guest = VariantGuest { required, kernel: kernel.clone(), module };
         check_guest(&guest, &recipe.variants[at].name, &mut problems);
         guests.push(guest);
     }
-    let configs: Vec<_> =
-        (0..recipe.variants.len()).map(|at| config_of(&recipe.required_guest(at))).collect();
+    let configs = guest_configs(recipe);
     let lanes = memory::count_lanes(configs.iter(), args.lanes.and_then(NonZero::new));
     let lanes = problems.add_error(lanes.map_err(|why| Failure::new(FailureKind::NotAvailable, why)));
     problems.into_result()?;
@@ -264,21 +272,25 @@ fn check_guest(guest: &VariantGuest, variant: &str, problems: &mut StartProblems
     }
 }
 
-/// pagelab's module for a kernel, which is built if need be and if there is an observer for it. That of a
-/// kernel given by its path must exist: apt has no headers for it.
-fn set_up_own_module(
+/// pagelab's modules by the words that select their kernels, built if need be and if nothing else keeps the
+/// experiment from its start. That of a kernel given by its path must exist: apt has no headers for it.
+fn find_modules(
     args: &GuestArgs,
-    selector: &str,
-    kernel: &GuestKernel,
-    build: Option<&mut SetupProgress>,
-) -> Result<PathBuf, Failure> {
-    match build {
-        Some(told) if !is_kernel_path(selector) => {
-            let cache = open_module_cache(args.cache.as_ref())?;
-            Ok(set_up_module(&cache, kernel, None, told)?.path)
-        }
-        _ => find_own_module(args.cache.as_ref(), selector, kernel),
+    kernels: &BTreeMap<String, GuestKernel>,
+    told: &mut SetupProgress,
+    problems: &mut StartProblems,
+) -> BTreeMap<String, PathBuf> {
+    let mut modules = BTreeMap::new();
+    for (selector, kernel) in kernels {
+        let found = if is_kernel_path(selector) || !problems.is_empty() {
+            find_own_module(args.cache.as_ref(), selector, kernel)
+        } else {
+            let cache = open_module_cache(args.cache.as_ref());
+            cache.and_then(|cache| Ok(set_up_module(&cache, kernel, None, told)?.path))
+        };
+        modules.extend(problems.add_error(found).map(|module| (selector.clone(), module)));
     }
+    modules
 }
 
 /// The accelerator of all guests, after a probe boot of each kernel if KVM was requested: KVM only if it
@@ -317,10 +329,10 @@ fn find_kernels(
     let mut kernels: BTreeMap<String, GuestKernel> = BTreeMap::new();
     let distinct = selectors.iter().enumerate().filter(|(at, selector)| !selectors[..*at].contains(selector));
     for (_, selector) in distinct {
-        let found = if is_kernel_path(selector) {
-            GuestKernel::open(Path::new(selector), args.modules.as_deref()).map(Some)
-        } else {
-            find_packaged(args, selector, download.as_deref_mut())
+        let (cache, modules) = (args.cache.as_ref(), args.modules.as_deref());
+        let found = match download.as_deref_mut() {
+            Some(told) => find_or_fetch_kernel(cache, selector, modules, told).map(Some),
+            None => find_kernel(cache, selector, modules),
         };
         let Some(kernel) = problems.add_error(found).flatten() else { continue };
         let twin = kernels.iter().find(|(_, known)| known.image == kernel.image);
@@ -331,19 +343,6 @@ fn find_kernels(
         kernels.insert(selector.clone(), kernel);
     }
     kernels
-}
-
-/// A kernel of the cache, or one to be downloaded.
-fn find_packaged(
-    args: &GuestArgs,
-    selector: &str,
-    download: Option<&mut SetupProgress>,
-) -> Result<Option<GuestKernel>, Failure> {
-    let cache = open_cache(args.cache.as_ref())?;
-    match (cache.find_kernel(selector), download) {
-        (None, Some(told)) => set_up_kernel(&cache, selector, told).map(Some),
-        (found, _) => Ok(found),
-    }
 }
 
 /// Runs the remaining trials of the plan in guests.
