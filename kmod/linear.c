@@ -6,8 +6,8 @@
  * Reclaim by age frees pages wherever they are. Here a direct reclaim for a request of order >= 3 walks
  * aligned regions of that order, in the order of their pfns and from where the last walk ended. A region
  * with a page that is neither free nor reclaimable is skipped. All pages of another one are reclaimed,
- * whatever their age. The walk ends when a region is one free block, or when a share of the zone was seen;
- * then the kernel's own reclaim follows.
+ * whatever their age. The walk ends when a region is one free block, or when a share of the zone was seen, or
+ * when some regions were tried in vain; then the kernel's own reclaim follows.
  *
  * What is read without a lock may change at once, as in compaction (isolate_migratepages_block()). A
  * folio is touched only with a reference to it, and only if it could be taken from its LRU list.
@@ -45,6 +45,14 @@
 static unsigned int linear_share = 25;
 module_param(linear_share, uint, 0644);
 MODULE_PARM_DESC(linear_share, "Percentage of a zone that one linear scan looks at, at most");
+
+/*
+ * Each page of a region that is tried may be written to swap, and be read again at once if it is in use. A
+ * scan that meets only such regions would move all of memory to swap and back.
+ */
+static unsigned int linear_tries = 8;
+module_param(linear_tries, uint, 0644);
+MODULE_PARM_DESC(linear_tries, "Regions of a zone that one linear scan tries in vain, at most");
 
 static unsigned long linear_try_to_free_pages(struct zonelist *zonelist, int order, gfp_t gfp_mask,
 					      nodemask_t *nodemask);
@@ -86,6 +94,18 @@ struct region {
 	struct zone *zone;
 	unsigned long start;
 	unsigned int order;
+};
+
+/**
+ * enum region_result - what became of a region
+ * @REGION_SKIPPED: it was not tried
+ * @REGION_KEPT: it was tried in vain
+ * @REGION_EMPTIED: it is a free block
+ */
+enum region_result {
+	REGION_SKIPPED,
+	REGION_KEPT,
+	REGION_EMPTIED,
 };
 
 static unsigned long region_end(const struct region *region)
@@ -256,8 +276,7 @@ static bool reclaim_region(const struct region *region, unsigned long *reclaimed
 	return is_one_block(region);
 }
 
-/* Returns whether the region is a free block now. */
-static bool try_region(const struct region *region, unsigned long *reclaimed)
+static enum region_result try_region(const struct region *region, unsigned long *reclaimed)
 {
 	struct page *first = pfn_to_online_page(region->start);
 	struct page *last = pfn_to_online_page(region_end(region) - 1);
@@ -265,9 +284,9 @@ static bool try_region(const struct region *region, unsigned long *reclaimed)
 
 	pagelab_count(LINEAR_REGIONS_SCANNED, 1);
 	if (!first || !last || page_zone(first) != region->zone || page_zone(last) != region->zone)
-		return false;
+		return REGION_SKIPPED;
 	if (!is_worth_trying(region))
-		return false;
+		return REGION_SKIPPED;
 	pagelab_count(LINEAR_REGIONS_TRIED, 1);
 	is_emptied = reclaim_region(region, reclaimed);
 	/* Pages that went to swap are freed by the second pass only. */
@@ -276,7 +295,7 @@ static bool try_region(const struct region *region, unsigned long *reclaimed)
 		is_emptied = is_worth_trying(region) && reclaim_region(region, reclaimed);
 	}
 	pagelab_count(LINEAR_REGIONS_EMPTIED, is_emptied);
-	return is_emptied;
+	return is_emptied ? REGION_EMPTIED : REGION_KEPT;
 }
 
 /* The next region of a zone; behind the last comes the first again. Two scans never get the same. */
@@ -300,6 +319,7 @@ static bool scan_zone(struct zone *zone, unsigned int order, unsigned long *recl
 	unsigned long start = ALIGN(zone->zone_start_pfn, 1UL << order);
 	unsigned long end = ALIGN_DOWN(zone_end_pfn(zone), 1UL << order);
 	unsigned long share = min(READ_ONCE(linear_share), 100U);
+	unsigned int tries = READ_ONCE(linear_tries);
 	unsigned long left;
 
 	if (start >= end)
@@ -311,8 +331,17 @@ static bool scan_zone(struct zone *zone, unsigned int order, unsigned long *recl
 			.order = order,
 		};
 
-		if (try_region(&region, reclaimed))
+		switch (try_region(&region, reclaimed)) {
+		case REGION_EMPTIED:
 			return true;
+		case REGION_KEPT:
+			if (tries <= 1)
+				return false;
+			tries--;
+			break;
+		case REGION_SKIPPED:
+			break;
+		}
 		if (fatal_signal_pending(current))
 			return false;
 		cond_resched();
