@@ -14,6 +14,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pagelab_model::guest_marker::{MARKER_NAME, MARKER_VALUE, is_marked};
 use pagelab_model::machine::CpuidLeaf;
 use pagelab_sys::{clock, cpuid};
 use rustix::fs::{Mode, OFlags, openat};
@@ -21,7 +22,6 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 use rustix::system::{RebootCommand, reboot, uname};
 
 use crate::accelerator::Accelerator;
-use crate::config::{MARKER_NAME, MARKER_VALUE};
 use crate::initramfs::JOB_PATH;
 use crate::job::{DISK_MOUNT, GuestJob, JobStep};
 use crate::kernel_module;
@@ -65,12 +65,6 @@ pub fn runs_in_guest() -> bool {
     let was_booted_as_guest =
         || fs::read_to_string(paths::KERNEL_COMMAND_LINE).is_ok_and(|line| is_marked(&line));
     has_job() && was_booted_as_guest() && find_accelerator(&cpuid::read_leaves()).is_some()
-}
-
-/// Whether a kernel's command line is that of a guest.
-fn is_marked(command_line: &str) -> bool {
-    let marker = format!("{MARKER_NAME}={MARKER_VALUE}");
-    command_line.split_ascii_whitespace().any(|word| word == marker)
 }
 
 /// The kernel's command line before anything is mounted, from a procfs that is attached nowhere. That needs
@@ -206,17 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_command_line_of_a_guest_has_the_marker() {
-        for (line, is) in [
-            ("quiet pagelab_guest=1 a=1\n", true),
-            ("pagelab_guest=1", true),
-            ("quiet pagelab_guest=2", false),
-            ("quiet pagelab_guest", false),
-            ("xpagelab_guest=1 pagelab_guest=10", false),
-            ("", false),
-        ] {
-            assert_eq!(is_marked(line), is, "{line}");
-        }
+    fn this_machine_is_no_guest() {
         // The tests run on no guest of pagelab, whatever the machine is.
         assert!(!runs_in_guest());
         // Without privileges there is no answer; with them it is that of the mounted procfs.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use pagelab_model::Bytes;
+use pagelab_model::guest_marker::{MARKER_NAME, MARKER_VALUE};
 use pagelab_model::guest_size::{self, CPUS_MAX, MEMORY_UNIT};
 use pagelab_model::size::format_exact;
 
@@ -39,10 +40,6 @@ pub const ICOUNT_SHIFT_MAX: u32 = 10;
 const NODES_MAX: u32 = 16;
 /// Memory that each node has at least, in MiB.
 const NODE_MEBIBYTES_MIN: u64 = 32;
-/// The word on the kernel's command line, and its value, by which PID 1 knows that it is in a guest.
-pub const MARKER_NAME: &str = "pagelab_guest";
-/// See [`MARKER_NAME`].
-pub const MARKER_VALUE: &str = "1";
 /// The kernel's parameter for the state of memory that is hot-plugged.
 const HOTPLUG_STATE: &str = "memhp_default_state";
 /// Where memory above 4 GiB may appear, the kernel takes 64 MiB of the memory that it boots with for bounce

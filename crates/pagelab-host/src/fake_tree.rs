@@ -41,6 +41,11 @@ impl FakeTree {
         read(&reader, &mounts)
     }
 
+    /// Its directory.
+    pub fn path(&self) -> &std::path::Path {
+        self.dir.path()
+    }
+
     /// The tree as a root.
     pub fn root(&self) -> Root {
         Root::open(self.dir.path()).unwrap()

@@ -13,6 +13,7 @@ pub mod extfrag;
 pub mod failed_request;
 pub mod failure;
 pub mod free_areas;
+pub mod guest_marker;
 pub mod guest_size;
 pub mod huge_plan;
 pub mod instruments;

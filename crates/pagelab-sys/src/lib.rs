@@ -6,6 +6,7 @@
 //! Nothing here opens a file by name; the caller passes it in.
 
 pub mod advice;
+pub mod bounded_write;
 pub mod byte_mapping;
 pub mod clock;
 pub mod cpuid;

@@ -12,6 +12,11 @@ pub fn drop_cached_pages(file: impl AsFd) -> io::Result<()> {
     Ok(fadvise(file, 0, None, Advice::DontNeed)?)
 }
 
+/// Writes the dirty pages of all file systems back (sync(2)): `drop_caches` leaves dirty pages as they are.
+pub fn write_back_all() {
+    rustix::fs::sync();
+}
+
 /// `cachestat` of the generic system call table (6.5), which all architectures that Rust supports on Linux
 /// use for it.
 const SYS_CACHESTAT: libc::c_long = 451;

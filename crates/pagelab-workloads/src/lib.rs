@@ -14,10 +14,13 @@ pub mod chase;
 pub mod desktop;
 pub mod fmm;
 pub mod gc;
+mod guest_only;
 pub mod gups;
 pub mod hash;
 pub mod histogram;
 pub mod hot_regions;
+pub mod hot_remove;
+pub mod hugetlb_pool;
 pub mod lfsr;
 pub mod mapping;
 pub mod mmap_access;
@@ -53,6 +56,16 @@ pub struct Workload {
     /// Runs it to its end, with values that were checked against `options`, and reports the begin and end of
     /// its measured phase.
     pub run: fn(&WorkloadOptions, &mut MeasuredPhase<'_>) -> WorkloadOutcome,
+}
+
+impl Workload {
+    /// Whether it has no memory of its own, and tests the memory of a whole guest.
+    #[cfg(test)]
+    fn requests_machine_memory(&self) -> bool {
+        [&alloc_pages::WORKLOAD, &hugetlb_pool::WORKLOAD, &hot_remove::WORKLOAD]
+            .iter()
+            .any(|workload| workload.name == self.name)
+    }
 }
 
 /// The result of a run, or why there is none.
@@ -175,6 +188,8 @@ pub const WORKLOADS: &[&Workload] = &[
     &mmap_access::WORKLOAD,
     &aim9::WORKLOAD,
     &alloc_pages::WORKLOAD,
+    &hugetlb_pool::WORKLOAD,
+    &hot_remove::WORKLOAD,
     &desktop::WORKLOAD,
 ];
 
@@ -211,7 +226,7 @@ mod tests {
             assert_eq!(WORKLOADS.iter().position(|other| other.name == workload.name), Some(at));
             WorkloadOptions::with_defaults(workload.options);
             let names: Vec<&str> = workload.options.iter().map(|spec| spec.name).collect();
-            if workload.name == alloc_pages::WORKLOAD.name {
+            if workload.requests_machine_memory() {
                 assert!(!names.contains(&"size"), "its memory is that of its requests");
             } else {
                 assert_eq!(&names[..2], ["size", "seed"], "{}", workload.name);

@@ -58,6 +58,8 @@ fn a_guest_with_a_memory_limit_is_captured() {
         JobStep::Write { path: "/no/such/file".into(), text: "x".into() },
         pagelab("restore"),
         pagelab("map --json"),
+        pagelab("workload hot-remove"),
+        pagelab("workload hugetlb-capability --pages 8"),
     ];
     let Some(mut plan) = plan("6.1", steps) else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -71,8 +73,11 @@ fn a_guest_with_a_memory_limit_is_captured() {
     let turn = lock_guests();
     let ended = finished(&plan);
     drop(turn);
-    let [live, captured, saved, frag, wrong, unwritten, restored, map] = &ended.steps[..] else { panic!() };
-    for step in [live, captured, saved, frag, restored, map] {
+    let [live, captured, saved, frag, wrong, unwritten, restored, map, removed, pool] = &ended.steps[..]
+    else {
+        panic!()
+    };
+    for step in [live, captured, saved, frag, restored, map, removed, pool] {
         assert_eq!(step.end, StepExit::Code(0), "{}", describe_step(step));
     }
     assert_eq!(wrong.end, StepExit::Code(2), "{}", describe_step(wrong));
@@ -98,6 +103,8 @@ fn a_guest_with_a_memory_limit_is_captured() {
         "{total_kib}: memory without the kernel's, and DIMMs"
     );
     check_dimms(&json(&map.stdout));
+    check_hot_remove(&json(&removed.stdout));
+    check_pool(&json(&pool.stdout));
     assert_eq!(live["problems"], Value::Array(vec![]));
 
     // The same numbers from the same files, there and here.
@@ -124,6 +131,45 @@ fn check_dimms(map: &Value) {
     let [movable] = movable[..] else { panic!("{zones:?}") };
     let classes = movable["classes"].as_array().unwrap().iter();
     assert_eq!(classes.map(|class| class["pages"].as_u64().unwrap()).sum::<u64>(), 2 * frames, "{movable}");
+}
+
+fn figure(outcome: &Value, name: &str) -> Option<f64> {
+    let figures = outcome["figures"].as_array().unwrap().iter();
+    figures.filter(|figure| figure["name"] == name).find_map(|figure| figure["value"].as_f64())
+}
+
+/// The two DIMMs go offline and come back; the two blocks of the memory that the kernel boots with have
+/// holes, the first one below 1 MiB and the last one at the end.
+fn check_hot_remove(outcome: &Value) {
+    for (name, expected) in [
+        ("blocks", 4.0),
+        ("never", 2.0),
+        ("never_by_holes", 2.0),
+        ("never_by_zones", 1.0),
+        ("offlined", 2.0),
+        ("movable_blocks", 2.0),
+        ("movable_offlined", 2.0),
+        ("stayed_offline", 0.0),
+        ("zone_changed", 0.0),
+        ("contradictions", 0.0),
+    ] {
+        assert_eq!(figure(outcome, name), Some(expected), "{name}: {outcome}");
+    }
+    let text = outcome["generated"].as_str().unwrap();
+    assert!(text.contains("33 Movable offline, 32 Movable offline, 1 DMA32 never (holes of "), "{text}");
+    assert!(
+        text.contains("0 DMA+DMA32 never (holes of ") && text.contains("several zones: DMA, DMA32"),
+        "{text}"
+    );
+}
+
+/// Eight huge pages are in the zones that kpageflags shows, and the pool was empty before.
+fn check_pool(outcome: &Value) {
+    for name in ["requested", "pages_1", "pages_2", "pages_3"] {
+        assert_eq!(figure(outcome, name), Some(8.0), "{name}: {outcome}");
+    }
+    let zones = ["pages_dma", "pages_dma32", "pages_movable"].map(|name| figure(outcome, name).unwrap());
+    assert_eq!(zones.iter().sum::<f64>(), 8.0, "{outcome}");
 }
 
 #[test]

@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use pagelab_formats::iomem;
 use pagelab_model::page_map::{FrameSpan as Run, MemoryBlock};
 use pagelab_model::{Absence, AbsenceReason, NodeId, PageClass, PageSize, Pages, Pfn, Reading, Zoneinfo};
 
+pub(super) use crate::memory_blocks::merge_ranges;
+use crate::memory_blocks::{block_range, parse_block_number, read_ram_ranges};
 use crate::paths;
 use crate::reader::Reader;
 
@@ -110,20 +111,12 @@ fn has_overlap(spans: &[(usize, FrameRange)]) -> bool {
 }
 
 fn read_memory_map(reader: &Reader, page_size: PageSize) -> MemoryMap {
-    let ram = reader.parse(paths::IOMEM, iomem::parse).ok().filter(|iomem| !iomem.is_hidden());
-    let ram = ram.map(|iomem| {
-        let whole = |(start, last): (u64, u64)| {
-            (start.div_ceil(page_size.bytes()), last.saturating_add(1) / page_size.bytes())
-        };
-        merge_ranges(iomem.system_ram().map(whole).collect())
-    });
-    let ram = ram.filter(|ranges: &Vec<FrameRange>| !ranges.is_empty());
     let blocks = read_memory_blocks(reader, page_size);
     let online = blocks.iter().filter(|block| block.is_online);
     let online: Vec<FrameRange> = online.map(|block| (block.frames.first.0, block.frames.end().0)).collect();
     MemoryMap {
         online_ranges: (!online.is_empty()).then(|| merge_ranges(online)),
-        ram_ranges: ram,
+        ram_ranges: read_ram_ranges(reader, page_size).ok(),
         node_ranges: Vec::new(),
         memory_blocks: blocks,
     }
@@ -138,21 +131,11 @@ fn read_memory_block_frames(reader: &Reader, page_size: PageSize) -> Option<u64>
     (frames > 0).then_some(frames)
 }
 
-/// The number in `memory123`.
-fn parse_memory_block_number(name: &str) -> Option<u64> {
-    name.strip_prefix("memory")?.parse().ok()
-}
-
-fn memory_block_range(number: u64, frames: u64) -> Option<FrameRange> {
-    let first = number.checked_mul(frames)?;
-    Some((first, first.checked_add(frames)?))
-}
-
 fn read_memory_blocks(reader: &Reader, page_size: PageSize) -> Vec<MemoryBlock> {
     let Some(frames) = read_memory_block_frames(reader, page_size) else { return Vec::new() };
     let block = |name: &String| {
-        let number = parse_memory_block_number(name)?;
-        let (first, end) = memory_block_range(number, frames)?;
+        let number = parse_block_number(name)?;
+        let (first, end) = block_range(number, frames)?;
         let state = reader.read_line(&format!("{}/{name}/state", paths::MEMORY_BLOCKS));
         let frames = Run { first: Pfn(first), count: Pages(end - first) };
         Some(MemoryBlock { number, frames, is_online: !state.is_ok_and(|state| state == "offline") })
@@ -170,27 +153,11 @@ fn read_memory_block_nodes(reader: &Reader, page_size: PageSize) -> Vec<(NodeId,
     for name in reader.root().list_dir(paths::NODES).unwrap_or_default() {
         let Some(node) = name.strip_prefix("node").and_then(|number| number.parse().ok()) else { continue };
         let blocks = reader.root().list_dir(&format!("{}/{name}", paths::NODES)).unwrap_or_default();
-        let ranges = blocks
-            .iter()
-            .filter_map(|name| memory_block_range(parse_memory_block_number(name)?, frames))
-            .collect();
+        let ranges =
+            blocks.iter().filter_map(|name| block_range(parse_block_number(name)?, frames)).collect();
         found.extend(merge_ranges(ranges).into_iter().map(|range| (NodeId(node), range)));
     }
     found
-}
-
-/// The same frames in ascending ranges without overlap.
-pub(super) fn merge_ranges(mut ranges: Vec<FrameRange>) -> Vec<FrameRange> {
-    ranges.retain(|&(first, end)| first < end);
-    ranges.sort_unstable();
-    let mut out: Vec<FrameRange> = Vec::with_capacity(ranges.len());
-    for (first, end) in ranges {
-        match out.last_mut() {
-            Some(last) if first <= last.1 => last.1 = last.1.max(end),
-            _ => out.push((first, end)),
-        }
-    }
-    out
 }
 
 /// The parts of `range` inside `ranges`, which are ascending and do not overlap.
