@@ -93,7 +93,19 @@ impl VariantGuest {
 pub fn config_of(required: &RequiredGuest) -> GuestConfig {
     let RequiredGuest { memory, cpus, append, swap, disk, dimms, .. } = required.clone();
     let cgroup = Some(CgroupConfig { version: CgroupVersion::V2, limit_bytes: None });
-    GuestConfig { memory, dimms, cpus, icount: None, nodes: 1, append, swap, disk, tools: None, cgroup }
+    GuestConfig {
+        memory,
+        dimms,
+        cpus,
+        icount: None,
+        nodes: 1,
+        append,
+        swap,
+        disk,
+        tools: None,
+        tree: None,
+        cgroup,
+    }
 }
 
 /// How guests are run, and how the experiment is repeated in them.

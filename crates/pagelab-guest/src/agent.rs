@@ -123,7 +123,7 @@ fn execute_job(job: Result<GuestJob, String>, link: &Arc<HostLink>) {
     let machine = setup::set_up_guest(&job, link);
     let temp_dir = job.disk.then_some(DISK_MOUNT);
     let at_site = |run: &mut dyn FnMut(StepSite<'_>) -> StepExit| match &machine {
-        Ok(group) => run(StepSite { cgroup_dir: group.as_deref(), temp_dir }),
+        Ok(group) => run(StepSite { cgroup_dir: group.as_deref(), temp_dir, has_tools: job.tools }),
         Err(lacks) => StepExit::NotRun(lacks.clone()),
     };
     let mut background = BackgroundCommands::default();

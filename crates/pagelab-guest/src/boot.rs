@@ -205,6 +205,7 @@ impl GuestPlan {
             swap: self.config.swap.is_some(),
             disk: self.config.disk.is_some(),
             tools: self.config.tools.is_some(),
+            tree: self.config.tree.is_some(),
             bulk: host_modules.bulk.as_ref().map(|files| host_modules.guest_paths(files)),
             module_lines: self.module_lines.clone(),
             steps: self.steps.clone(),
@@ -271,13 +272,14 @@ pub fn run_guest(plan: &GuestPlan, observer: &mut dyn GuestObserver) -> Result<G
     if let Some(disk) = &disk {
         disk::format_ext4(disk, &mut || observer.stop_signal())?;
     }
-    let tools = plan.config.tools.as_deref().map(open_tool_disk).transpose()?;
-    let files = [Some(&initramfs), swap.as_ref(), disk.as_ref(), tools.as_ref()];
+    let tools = plan.config.tools.as_deref().map(open_image).transpose()?;
+    let tree = plan.config.tree.as_deref().map(open_image).transpose()?;
+    let files = [Some(&initramfs), swap.as_ref(), disk.as_ref(), tools.as_ref(), tree.as_ref()];
     let started = start_guest(plan, &program, host_modules.bulk.is_some(), files)?;
     session::run_session(plan, started, receiver, observer)
 }
 
-fn open_tool_disk(image: &Path) -> Result<File, Failure> {
+fn open_image(image: &Path) -> Result<File, Failure> {
     File::open(image)
         .map_err(|error| Failure::system_error(format!("cannot open {}", image.display()), error))
 }
@@ -338,12 +340,13 @@ impl Drop for RunningGuest {
     }
 }
 
-/// Starts QEMU with its ends of the channels and with these files: initramfs, swap, disk, tool disk.
+/// Starts QEMU with its ends of the channels and with these files: initramfs, swap, disk, tool disk,
+/// source tree.
 fn start_guest(
     plan: &GuestPlan,
     program: &Path,
     has_bulk: bool,
-    files: [Option<&File>; 4],
+    files: [Option<&File>; 5],
 ) -> Result<RunningGuest, Failure> {
     let to_error =
         |error: std::io::Error| Failure::system_error(format!("cannot start {}", plan.qemu.display()), error);
@@ -357,7 +360,7 @@ fn start_guest(
     let bulk = has_bulk.then(pair).transpose().map_err(to_error)?;
     let (bulk, qemu_bulk) = bulk.unzip();
     let number = |fd: &dyn AsRawFd| fd.as_raw_fd().to_string();
-    let [initramfs, swap, disk, tools] = files;
+    let [initramfs, swap, disk, tools, tree] = files;
     let descriptors = DescriptorNames {
         initramfs: initramfs.map(|file| number(file)).unwrap_or_default(),
         console: number(&qemu_console),
@@ -366,6 +369,7 @@ fn start_guest(
         swap: swap.map(|file| number(file)),
         disk: disk.map(|file| number(file)),
         tools: tools.map(|file| number(file)),
+        tree: tree.map(|file| number(file)),
         terminal: plan.terminal.as_ref().map(|socket| number(&**socket)),
     };
     let mut kept = vec![qemu_console.as_fd(), qemu_link.as_fd()];

@@ -31,6 +31,8 @@ pub struct GuestConfig {
     pub disk: Option<Bytes>,
     /// Image of a tool disk, which is only read.
     pub tools: Option<PathBuf>,
+    /// Archive of a source tree, a disk without a file system, which is only read.
+    pub tree: Option<PathBuf>,
     /// Cgroup version to mount.
     pub cgroup: Option<CgroupConfig>,
 }
@@ -64,6 +66,7 @@ impl Default for GuestConfig {
             swap: None,
             disk: None,
             tools: None,
+            tree: None,
             cgroup: None,
         }
     }
@@ -109,7 +112,7 @@ impl GuestConfig {
     /// Modules that the kernel must have, or have built in, for this shape.
     pub fn required_modules(&self) -> Vec<&'static str> {
         let mut wants = Vec::new();
-        if self.swap.is_some() || self.disk.is_some() || self.tools.is_some() {
+        if self.swap.is_some() || self.disk.is_some() || self.tools.is_some() || self.tree.is_some() {
             wants.extend(["virtio_pci", "virtio_blk"]);
         }
         if self.disk.is_some() || self.tools.is_some() {

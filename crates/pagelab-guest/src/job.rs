@@ -20,9 +20,13 @@ pub struct GuestJob {
     pub swap: bool,
     /// Whether there is an ext4 disk with the serial number [`DISK_SERIAL`].
     pub disk: bool,
-    /// Whether there is a tool disk, with the serial number [`TOOLS_SERIAL`].
+    /// Whether there is a tool disk, with the serial number [`TOOLS_SERIAL`]. Its root is that of all
+    /// commands of the steps: those of pagelab find its programs, too.
     #[serde(default)]
     pub tools: bool,
+    /// Whether there is the archive of a source tree, with the serial number [`TREE_SERIAL`].
+    #[serde(default)]
+    pub tree: bool,
     /// Modules for the bulk channel, in order, where there is one.
     pub bulk: Option<Vec<String>>,
     /// Lines for the control file of pagelab's own module: if one is rejected, no command is run.
@@ -42,6 +46,8 @@ pub const SWAP_SERIAL: &str = "swap";
 pub const DISK_SERIAL: &str = "disk";
 /// Serial number of the tool disk.
 pub const TOOLS_SERIAL: &str = "tools";
+/// Serial number of the archive of a source tree.
+pub const TREE_SERIAL: &str = "tree";
 /// Where the tool disk is mounted, and the root of programs on it.
 pub const TOOLS_MOUNT: &str = "/tools";
 /// Name of the bulk channel's port.
@@ -145,6 +151,7 @@ mod tests {
             swap: true,
             disk: false,
             tools: true,
+            tree: true,
             bulk: Some(vec!["/modules/b.ko.xz".to_owned()]),
             module_lines: vec!["a off".to_owned()],
             steps: vec![

@@ -14,6 +14,7 @@ use crate::kernel::GuestKernel;
 use crate::kernel_module::BuiltModule;
 use crate::message::StepExit;
 use crate::outcome::{GuestOutcome as Guest, StepEnd};
+use crate::source_tree::SourceTree;
 use crate::tool_disk::ToolDisk;
 
 /// Why there is no size of a DIMM.
@@ -136,6 +137,20 @@ pub fn module_to_json(module: &BuiltModule) -> JsonObject {
 pub fn tools_to_json(disk: &ToolDisk) -> JsonObject {
     let packages = disk.record.packages.iter().map(String::as_str).collect::<Vec<_>>();
     JsonObject::new().field("path", disk.path.to_string_lossy()).field("packages", packages)
+}
+
+/// Converts a source tree to JSON.
+pub fn tree_to_json(tree: &SourceTree) -> JsonObject {
+    let record = &tree.record;
+    let objects = record.objects.iter().map(String::as_str).collect::<Vec<_>>();
+    JsonObject::new()
+        .field("path", tree.path.to_string_lossy())
+        .field("package", record.package.as_str())
+        .field("version", record.version.as_str())
+        .field("compiler", record.compiler.as_str())
+        .field("objects", objects)
+        .field("files", record.files as u64)
+        .field("bytes", record.archive_bytes)
 }
 
 /// Converts a kernel to JSON.

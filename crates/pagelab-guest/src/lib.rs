@@ -28,4 +28,5 @@ pub mod outcome;
 pub mod packet;
 mod paths;
 pub mod qemu;
+pub mod source_tree;
 pub mod tool_disk;

@@ -5,7 +5,7 @@ use pagelab_model::Bytes;
 
 use crate::accelerator::Accelerator;
 use crate::config::GuestConfig;
-use crate::job::{BULK_PORT, DISK_SERIAL, SWAP_SERIAL, TOOLS_SERIAL};
+use crate::job::{BULK_PORT, DISK_SERIAL, SWAP_SERIAL, TOOLS_SERIAL, TREE_SERIAL};
 
 /// Numbers of the descriptors that QEMU inherits, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct DescriptorNames {
     pub disk: Option<String>,
     /// The tool disk, which is opened for reading.
     pub tools: Option<String>,
+    /// The archive of a source tree, likewise.
+    pub tree: Option<String>,
     /// A socket for the terminal of a shell.
     pub terminal: Option<String>,
 }
@@ -40,6 +42,7 @@ impl DescriptorNames {
             swap: number(config.swap.is_some(), "SWAP"),
             disk: number(config.disk.is_some(), "DISK"),
             tools: number(config.tools.is_some(), "TOOLS"),
+            tree: number(config.tree.is_some(), "TREE"),
             terminal: number(terminal, "TERMINAL"),
         }
     }
@@ -137,6 +140,7 @@ fn push_virtio_devices(descriptors: &DescriptorNames, push: &mut dyn FnMut(&[&st
         (SWAP_SERIAL, &descriptors.swap, "discard=unmap"),
         (DISK_SERIAL, &descriptors.disk, "discard=unmap"),
         (TOOLS_SERIAL, &descriptors.tools, "read-only=on"),
+        (TREE_SERIAL, &descriptors.tree, "read-only=on"),
     ];
     for (set, (name, fd, mode)) in disks.into_iter().enumerate() {
         let Some(fd) = fd else { continue };
@@ -219,14 +223,16 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_disk_is_only_read_and_a_shell_has_a_console_of_its_own() {
-        let config = GuestConfig { tools: Some("/t".into()), ..shape() };
+    fn tools_and_sources_are_only_read_and_a_shell_has_a_console_of_its_own() {
+        let config = GuestConfig { tools: Some("/t".into()), tree: Some("/s".into()), ..shape() };
         let descriptors = DescriptorNames::with_placeholders(&config, true, true);
         let command_line = build_arguments(Accelerator::Tcg, &config, "/k", &descriptors, true).join(" ");
         for part in [
             "-device virtio-serial-pci -chardev socket,id=terminal,fd=TERMINAL -device virtconsole,chardev=",
             "-add-fd fd=TOOLS,set=2 -blockdev driver=raw,node-name=tools,file.driver=file,file.filename=",
             "cache.no-flush=on,read-only=on -device virtio-blk-pci,drive=tools,serial=tools",
+            "-add-fd fd=TREE,set=3 -blockdev driver=raw,node-name=tree,",
+            "cache.no-flush=on,read-only=on -device virtio-blk-pci,drive=tree,serial=tree",
         ] {
             assert!(command_line.contains(part), "{part}\n{command_line}");
         }

@@ -18,6 +18,7 @@ use pagelab_packages::store::DirectoryStore;
 use serde::{Deserialize, Serialize};
 
 use crate::disk;
+use crate::initramfs::JOB_PATH;
 
 /// What is on the disk, with all that apt resolves for it.
 pub const PACKAGES: [&str; 13] = [
@@ -38,7 +39,7 @@ pub const PACKAGES: [&str; 13] = [
 /// Where the agent mounts pagelab itself, in the root of the disk.
 pub const PAGELAB_PATH: &str = "/usr/bin/pagelab";
 /// Number of the layout: links, directories, options of the file system.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 const IMAGE_FILE: &str = "tools.ext4";
 const RECORD_FILE: &str = "tools.json";
 const REMEDY: &str = "use --cache DIR or XDG_CACHE_HOME";
@@ -204,7 +205,9 @@ fn arrange(root: &Path) -> io::Result<()> {
             symlink(target, link)?;
         }
     }
-    fs::write(root.join(PAGELAB_PATH.trim_start_matches('/')), "")?;
+    for file in [PAGELAB_PATH, JOB_PATH] {
+        fs::write(root.join(file.trim_start_matches('/')), "")?;
+    }
     fs::write(root.join("etc/passwd"), PASSWD)?;
     fs::write(root.join("etc/group"), GROUP)
 }

@@ -39,6 +39,7 @@ pub mod simulation;
 pub mod size;
 pub mod slab;
 pub mod snapshot;
+pub mod source_tree;
 pub mod time_saved;
 pub mod tune;
 pub mod units;

@@ -21,6 +21,8 @@ pub mod histogram;
 pub mod hot_regions;
 pub mod hot_remove;
 pub mod hugetlb_pool;
+pub mod kbuild;
+pub mod kernel_builds;
 pub mod lfsr;
 pub mod mapping;
 pub mod mmap_access;
@@ -62,9 +64,8 @@ impl Workload {
     /// Whether it has no memory of its own, and tests the memory of a whole guest.
     #[cfg(test)]
     fn requests_machine_memory(&self) -> bool {
-        [&alloc_pages::WORKLOAD, &hugetlb_pool::WORKLOAD, &hot_remove::WORKLOAD]
-            .iter()
-            .any(|workload| workload.name == self.name)
+        let all = [&alloc_pages::WORKLOAD, &hugetlb_pool::WORKLOAD, &hot_remove::WORKLOAD, &kbuild::WORKLOAD];
+        all.iter().any(|workload| workload.name == self.name)
     }
 }
 
@@ -187,6 +188,7 @@ pub const WORKLOADS: &[&Workload] = &[
     &gc::WORKLOAD,
     &mmap_access::WORKLOAD,
     &aim9::WORKLOAD,
+    &kbuild::WORKLOAD,
     &alloc_pages::WORKLOAD,
     &hugetlb_pool::WORKLOAD,
     &hot_remove::WORKLOAD,
@@ -227,7 +229,7 @@ mod tests {
             WorkloadOptions::with_defaults(workload.options);
             let names: Vec<&str> = workload.options.iter().map(|spec| spec.name).collect();
             if workload.requests_machine_memory() {
-                assert!(!names.contains(&"size"), "its memory is that of its requests");
+                assert!(!names.contains(&"size"), "its memory is that of its requests or programs");
             } else {
                 assert_eq!(&names[..2], ["size", "seed"], "{}", workload.name);
                 assert_eq!(workload.options[0].kind, ValueKind::Size, "{}", workload.name);

@@ -74,7 +74,7 @@ fn to_cstring(path: &Path) -> Result<CString, WorkloadError> {
 }
 
 /// The first file of this name in the folders of PATH.
-fn find_on_path(name: &str) -> Option<PathBuf> {
+pub(crate) fn find_on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }

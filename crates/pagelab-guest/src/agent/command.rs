@@ -20,6 +20,7 @@ use crate::initramfs::PROGRAM_PATH;
 use crate::job::{TOOLS_MOUNT, TerminalSize, WORK_DIR};
 use crate::message::{AgentMessage, StepExit};
 use crate::packet::PAYLOAD_MAX;
+use crate::tool_disk;
 
 /// Children of a command that outlive it and hold its output open are not waited for longer.
 const LATE_OUTPUT_WAIT: Duration = Duration::from_secs(1);
@@ -36,11 +37,14 @@ pub struct StepSite<'s> {
     pub cgroup_dir: Option<&'s Path>,
     /// The directory for temporary files, if there is a disk: the other file systems are in memory.
     pub temp_dir: Option<&'s str>,
+    /// Whether there is a tool disk, whose root is that of pagelab's commands, too.
+    pub has_tools: bool,
 }
 
 /// Runs a command line of pagelab to its exit.
 pub fn run_pagelab(arguments: &[OsString], site: StepSite<'_>, link: &Arc<HostLink>) -> StepExit {
-    or_not_run(PROGRAM_PATH, spawn_and_wait(pagelab_command(arguments), site, link))
+    let command = pagelab_command(arguments, site);
+    or_not_run(PROGRAM_PATH, command.and_then(|command| spawn_and_wait(command, site, link)))
 }
 
 /// Runs a command of the shell of the tool disk to its exit.
@@ -58,19 +62,30 @@ fn or_not_run(program: &str, ended: io::Result<StepExit>) -> StepExit {
     ended.unwrap_or_else(|error| StepExit::NotRun(format!("cannot run {program}: {error}")))
 }
 
-fn pagelab_command(arguments: &[OsString]) -> Command {
-    let mut command = Command::new(PROGRAM_PATH);
+fn pagelab_command(arguments: &[OsString], site: StepSite<'_>) -> io::Result<Command> {
+    let program = if site.has_tools { tool_disk::PAGELAB_PATH } else { PROGRAM_PATH };
+    let mut command = Command::new(program);
     command.args(arguments).arg0("pagelab").stdin(Stdio::null());
     command.env_clear().env("PATH", "/bin").env("HOME", WORK_DIR).env("LANG", "C.UTF-8");
-    command
+    if site.has_tools {
+        enter_tools(&mut command)?;
+    }
+    Ok(command)
+}
+
+/// The root of the tool disk, and where its programs are.
+fn enter_tools(command: &mut Command) -> io::Result<()> {
+    command.env("PATH", TOOLS_PATH);
+    pagelab_sys::spawn::enter_root(command, CString::new(TOOLS_MOUNT)?, CString::new(WORK_DIR)?);
+    Ok(())
 }
 
 /// The shell in the root of the tool disk.
 fn shell_command(arguments: &[&OsStr]) -> io::Result<Command> {
     let mut command = Command::new(SHELL);
     command.args(arguments).stdin(Stdio::null());
-    command.env_clear().env("PATH", TOOLS_PATH).env("HOME", WORK_DIR).env("LANG", "C.UTF-8");
-    pagelab_sys::spawn::enter_root(&mut command, CString::new(TOOLS_MOUNT)?, CString::new(WORK_DIR)?);
+    command.env_clear().env("HOME", WORK_DIR).env("LANG", "C.UTF-8");
+    enter_tools(&mut command)?;
     Ok(command)
 }
 
@@ -119,9 +134,11 @@ pub struct BackgroundCommands(Vec<Pid>);
 impl BackgroundCommands {
     /// Starts a command line of pagelab, whose output is discarded.
     pub fn start(&mut self, arguments: &[OsString], site: StepSite<'_>) -> StepExit {
-        let mut command = pagelab_command(arguments);
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        let started = apply_site(&mut command, site).and_then(|()| command.spawn());
+        let started = pagelab_command(arguments, site).and_then(|mut command| {
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            apply_site(&mut command, site)?;
+            command.spawn()
+        });
         or_not_run(
             PROGRAM_PATH,
             started.map(|child| {

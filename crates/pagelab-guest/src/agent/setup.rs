@@ -8,16 +8,17 @@ use std::path::{Path, PathBuf};
 
 use pagelab_formats::swap;
 use pagelab_model::module_features::{RECLAIM, UNREFERENCED};
+use pagelab_model::source_tree::TREE_DEVICE;
 use pagelab_model::{Bytes, PageSize};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount, mount_bind_recursive};
 
 use super::devices::{find_disk, load_module};
 use super::host_link::HostLink;
-use crate::initramfs::INIT_PATH;
+use crate::initramfs::{INIT_PATH, JOB_PATH};
 use crate::job::{
     CgroupConfig, CgroupVersion, DISK_MOUNT, DISK_SERIAL, GuestJob, SWAP_SERIAL, TOOLS_MOUNT, TOOLS_SERIAL,
-    WORK_DIR,
+    TREE_SERIAL, WORK_DIR,
 };
 use crate::paths;
 use crate::tool_disk;
@@ -68,6 +69,9 @@ pub fn set_up_guest(job: &GuestJob, link: &HostLink) -> Result<Option<PathBuf>, 
     if job.tools {
         mount_tools(job.disk)?;
     }
+    if job.tree {
+        link_tree()?;
+    }
     let Some(config) = job.cgroup else { return Ok(None) };
     match create_cgroup(config) {
         Err(why) if config.limit_bytes.is_none() => {
@@ -109,12 +113,20 @@ fn mount_tools(has_disk: bool) -> Result<(), String> {
         .chain([WORK_DIR])
         .chain(has_disk.then_some(DISK_MOUNT))
         .map(|path| (path, path));
-    for (from, to) in shared.chain([(INIT_PATH, tool_disk::PAGELAB_PATH)]) {
+    // By the job, pagelab knows that it is in a guest (`runs_in_guest`).
+    for (from, to) in shared.chain([(INIT_PATH, tool_disk::PAGELAB_PATH), (JOB_PATH, JOB_PATH)]) {
         let target = format!("{TOOLS_MOUNT}{to}");
         mount_bind_recursive(from, &*target)
             .map_err(|errno| format!("cannot mount {from} at {target}: {errno}"))?;
     }
     Ok(())
+}
+
+/// Gives the disk of a source tree the name by which a workload finds it.
+fn link_tree() -> Result<(), String> {
+    let device = find_disk(TREE_SERIAL)?;
+    std::os::unix::fs::symlink(&device, TREE_DEVICE)
+        .map_err(|error| format!("cannot create {TREE_DEVICE}: {error}"))
 }
 
 /// Makes the disk a swap area with the page size of this machine, and uses it.

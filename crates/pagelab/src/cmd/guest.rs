@@ -13,9 +13,12 @@ use pagelab_guest::cache::KernelCache;
 use pagelab_guest::kernel::GuestKernel;
 use pagelab_guest::kernel_module::ModuleCache;
 use pagelab_guest::kernel_setup::set_up_kernel;
+use pagelab_guest::source_tree::{TreeCache, set_up_source_tree};
+use pagelab_guest::tool_disk::{ToolCache, set_up_tool_disk};
 use pagelab_packages::store;
 
 use crate::exit::{Failure, FailureKind};
+use crate::output;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -110,6 +113,20 @@ pub fn find_own_module(
             .hint(format!("pagelab guest setup --module --kernel {selector}{headers}"))
     };
     module.map(|module| module.path).ok_or_else(missing)
+}
+
+/// The image of the tool disk, which is made if there is none yet.
+pub fn find_or_make_tools(folder: Option<&PathBuf>, told: &mut SetupProgress) -> Result<PathBuf, Failure> {
+    let cache = ToolCache::in_dir(&cache_dir(folder)?);
+    let tools = cache.find_newest().map_or_else(|| set_up_tool_disk(&cache, told), Ok);
+    tools.map(|disk| disk.path).map_err(output::exit_if_stopped)
+}
+
+/// The archive of the source tree, which is made if there is none yet.
+pub fn find_or_make_tree(folder: Option<&PathBuf>, told: &mut SetupProgress) -> Result<PathBuf, Failure> {
+    let cache = TreeCache::in_dir(&cache_dir(folder)?);
+    let tree = cache.find_newest().map_or_else(|| set_up_source_tree(&cache, told), Ok);
+    tree.map(|tree| tree.path).map_err(output::exit_if_stopped)
 }
 
 fn cache_dir(folder: Option<&PathBuf>) -> Result<PathBuf, Failure> {

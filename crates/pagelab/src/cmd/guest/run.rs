@@ -74,6 +74,12 @@ pub struct Args {
     /// Add an ext4 disk of this size at /disk
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     disk: Option<Bytes>,
+    /// Run the command in the root of the tool disk: a shell, make, a compiler
+    #[arg(long)]
+    tools: bool,
+    /// Add the source tree of `workload kbuild`
+    #[arg(long, requires = "tools")]
+    linux_source: bool,
     /// Cgroup version to mount
     #[arg(long, default_value = "v2", value_parser = choice(&CGROUPS))]
     cgroup: MountedCgroup,
@@ -138,6 +144,7 @@ Examples:
   pagelab guest run --kernel 6.12 --nodes 2 -- checkup    two nodes
   pagelab guest run --give bug.txt -- frag --from bug.txt
   pagelab guest run --module --switch grouping=off -- can 100 --really
+  pagelab guest run --tools --linux-source --disk 2G -- workload kbuild
   pagelab guest run --take a.pagelab -- checkup --probe -o a.pagelab
 
 The exit code is the command's, 128 plus the signal number if a signal ended it, or 6 if the guest was lost: \
@@ -185,6 +192,12 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         },
         None => plan,
     };
+    if args.tools {
+        plan.config.tools = Some(super::find_or_make_tools(args.cache.as_ref(), &mut told)?);
+    }
+    if args.linux_source {
+        plan.config.tree = Some(super::find_or_make_tree(args.cache.as_ref(), &mut told)?);
+    }
     let kvm_failure = choose_accelerator(args.accel, &mut plan, &told)?;
     let console = args.console.as_ref();
     let console = console.map(|path| create_console_file(path, args.replacement.force)).transpose()?;
@@ -270,6 +283,8 @@ fn guest_shape(args: &Args) -> Result<GuestConfig, Failure> {
         return Err(super::super::usage_error("--cgroup-limit requires --cgroup v2 or v1"));
     }
     let limit_bytes = args.cgroup_limit.map(|limit| limit.0);
+    // Until they are found or made: QEMU gets descriptors, so the plan shows no names.
+    let named = |wanted: bool, name: &str| wanted.then(|| PathBuf::from(name));
     let shape = GuestConfig {
         memory: args.memory,
         dimms: args.dimms,
@@ -279,7 +294,8 @@ fn guest_shape(args: &Args) -> Result<GuestConfig, Failure> {
         append: args.append.clone(),
         swap: args.swap,
         disk: args.disk,
-        tools: None,
+        tools: named(args.tools, "TOOLS"),
+        tree: named(args.linux_source, "TREE"),
         cgroup: args.cgroup.map(|version| CgroupConfig { version, limit_bytes }),
     };
     shape.check().map_err(|why| super::super::usage_error(&why))?;

@@ -1,14 +1,15 @@
 //! `pagelab guest setup`: downloads a distribution kernel into the cache, without installing it, and builds
-//! pagelab's module for it and the tool disk.
+//! pagelab's module for it, the tool disk and the source tree.
 
 use std::path::{Path, PathBuf};
 
 use pagelab_command::setup_progress::SetupProgress;
-use pagelab_guest::json::{kernel_to_json, module_to_json, tools_to_json};
+use pagelab_guest::json::{kernel_to_json, module_to_json, tools_to_json, tree_to_json};
 use pagelab_guest::kernel::GuestKernel;
 use pagelab_guest::kernel_module::BuiltModule;
 use pagelab_guest::kernel_setup::set_up_kernel;
 use pagelab_guest::module_build::set_up_module;
+use pagelab_guest::source_tree::{SourceTree, TreeCache, set_up_source_tree};
 use pagelab_guest::tool_disk::{ToolCache, ToolDisk, set_up_tool_disk};
 use pagelab_report::json::CONTRACT_VERSION;
 use pagelab_report::style::format_plural;
@@ -23,10 +24,14 @@ Examples:
   pagelab guest setup --kernel 6.12    the newest cloud kernel of a series
   pagelab guest setup --module         also build the module for its guests
   pagelab guest setup --tools          also make the disk of `guest shell`
+  pagelab guest setup --linux-source   also prepare the sources of `kbuild`
   pagelab guest setup --module --kernel PATH/vmlinuz --headers DIR
 
 The module switches parts of the page allocator off in a guest (pagelab help docs/kmod.md). It is built with \
- make and the compiler of the kernel, from headers that are downloaded and not installed.";
+ make and the compiler of the kernel, from headers that are downloaded and not installed.
+
+The sources are some objects of Debian's linux-source-6.1 (139 MB), configured and built once on this \
+ machine, which needs gcc-12, make, flex, bison, bc and xz.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -40,6 +45,9 @@ pub struct Args {
     /// Make the disk with a shell and a compiler that `guest shell` uses
     #[arg(long)]
     tools: bool,
+    /// Make the source tree that `workload kbuild` compiles
+    #[arg(long)]
+    linux_source: bool,
     /// Build with the headers in this directory; --kernel may be a path then
     #[arg(long, value_name = "DIR", requires = "module")]
     headers: Option<PathBuf>,
@@ -84,13 +92,21 @@ pub fn run(args: &Args) -> Outcome {
         }
         false => None,
     };
-    print_outcome(&kernels, &modules, tools.as_ref(), args.json)
+    let tree = match args.linux_source {
+        true => {
+            let cache = TreeCache::in_dir(&super::cache_dir(args.cache.as_ref())?);
+            Some(set_up_source_tree(&cache, &mut told).map_err(output::exit_if_stopped)?)
+        }
+        false => None,
+    };
+    print_outcome(&kernels, &modules, tools.as_ref(), tree.as_ref(), args.json)
 }
 
 fn print_outcome(
     kernels: &[GuestKernel],
     modules: &[BuiltModule],
     tools: Option<&ToolDisk>,
+    tree: Option<&SourceTree>,
     is_json: bool,
 ) -> Outcome {
     if is_json {
@@ -98,7 +114,7 @@ fn print_outcome(
         let modules: Vec<_> = modules.iter().map(module_to_json).collect();
         output::print_json(&json!({
             "pagelab_json": CONTRACT_VERSION, "kind": "guest_setup", "kernels": kernels, "modules": modules,
-            "tools": tools.map(tools_to_json)
+            "tools": tools.map(tools_to_json), "linux_source": tree.map(tree_to_json)
         }))?;
         return Ok(Exit::Success);
     }
@@ -115,9 +131,14 @@ fn print_outcome(
             disk.path.display()
         )
     };
+    let tree_line = |tree: &SourceTree| {
+        let objects = format_plural(tree.record.objects.len(), "object");
+        format!("linux-source   {}   {objects}   {}\n", tree.record.version, tree.path.display())
+    };
     let kernels = kernels.iter().map(kernel_line);
     let modules = modules.iter().map(module_line);
-    let lines: String = kernels.chain(modules).chain(tools.map(tools_line)).collect();
+    let lines: String =
+        kernels.chain(modules).chain(tools.map(tools_line)).chain(tree.map(tree_line)).collect();
     output::print(&lines)?;
     Ok(Exit::Success)
 }

@@ -18,7 +18,6 @@ use pagelab_guest::boot::{self, GuestPlan, QEMU};
 use pagelab_guest::config::GuestConfig;
 use pagelab_guest::job::{CgroupConfig, CgroupVersion, JobStep, TerminalSize};
 use pagelab_guest::outcome::FirstMessageCost;
-use pagelab_guest::tool_disk::{ToolCache, set_up_tool_disk};
 use pagelab_model::Bytes;
 use pagelab_model::size;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -60,6 +59,9 @@ pub struct Args {
     /// Size of the ext4 disk at /disk, which has temporary files
     #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = size::parse)]
     disk: Bytes,
+    /// Add the source tree of `workload kbuild`, as /dev/pagelab-tree
+    #[arg(long)]
+    linux_source: bool,
     /// Copy a file into /data of the guest
     #[arg(long, value_name = "FILE")]
     give: Vec<PathBuf>,
@@ -171,9 +173,10 @@ fn resolve_plan(args: &Args, told: &mut SetupProgress) -> Result<GuestPlan, Fail
     let kernel =
         super::find_or_fetch_kernel(args.cache.as_ref(), &args.kernel, args.modules.as_deref(), told);
     let kernel = kernel.map_err(output::exit_if_stopped)?;
-    let cache = ToolCache::in_dir(&super::cache_dir(args.cache.as_ref())?);
-    let tools = cache.find_newest().map_or_else(|| set_up_tool_disk(&cache, told), Ok);
-    shape.tools = Some(tools.map_err(output::exit_if_stopped)?.path);
+    shape.tools = Some(super::find_or_make_tools(args.cache.as_ref(), told)?);
+    if args.linux_source {
+        shape.tree = Some(super::find_or_make_tree(args.cache.as_ref(), told)?);
+    }
     let step = match &args.command {
         Some(command) => JobStep::Script(command.clone()),
         None => JobStep::Shell(terminal_size()),
