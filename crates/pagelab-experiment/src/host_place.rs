@@ -268,14 +268,14 @@ impl Place for HostPlace<'_> {
         let note = |note: &String| format!("{workload}, {variant}: {note}");
         let notes = result.notes.iter().map(note);
         events.extend(notes.map(|text| PlaceEvent { kind: "trial", text, is_note: false }));
-        let TrialResult { end, mut measures, flags, last_output, .. } = result;
+        let TrialResult { end, mut measures, flags, series, last_output, .. } = result;
         if end == TrialEnd::Done && planned.role == TrialRole::Measured {
             // Stored with one of the trials: it was one run, and has no spread.
             let model = self.model_measures.borrow_mut().get_mut(&pairing).map(std::mem::take);
             measures.extend(model.into_iter().flatten());
         }
         self.record_peak(planned.workload, &measures);
-        let trial = Trial { end, measures, flags, last_output, ..Trial::new(slot, 0) };
+        let trial = Trial { end, measures, flags, series, last_output, ..Trial::new(slot, 0) };
         Ok(FinishedTrial { events, ..trial.into() })
     }
 

@@ -51,6 +51,8 @@ pub struct Recipe {
     pub explanation: String,
     /// Seed of the order and of the workloads.
     pub seed: u64,
+    /// Whether each round has a seed of its own: `seed`, `seed` + 1 …
+    pub has_seed_by_round: bool,
     /// Order of the trials.
     pub sequence: Sequence,
     /// Measured rounds.
@@ -232,6 +234,7 @@ fn read_recipe(table: &TomlTable, origin: &str, text: &str, problems: &mut Probl
         question,
         explanation,
         seed: fields.read_number(problems, "seed", (0, i64::MAX as u64)).unwrap_or(1),
+        has_seed_by_round: fields.read_bool(problems, "seed_by_round").unwrap_or(false),
         sequence,
         repeats: fields.read_count(problems, "repeats", (1, REPEATS_MAX)).unwrap_or(REPEATS_DEFAULT),
         warm_up: fields.read_count(problems, "warm_up", (0, REPEATS_MAX)).unwrap_or(1),
@@ -253,6 +256,13 @@ fn read_recipe(table: &TomlTable, origin: &str, text: &str, problems: &mut Probl
     };
     fields.report_unknown_keys(problems);
     recipe
+}
+
+impl Recipe {
+    /// The seed of the workloads of a round.
+    pub fn seed_of_round(&self, round: u32) -> u64 {
+        if self.has_seed_by_round { self.seed.saturating_add(u64::from(round)) } else { self.seed }
+    }
 }
 
 /// Whether there are looks, which require that pairs are independent.

@@ -60,6 +60,8 @@ pub struct ExperimentOverrides {
     pub guest_memory: Option<Bytes>,
     /// CPUs of guests.
     pub guest_cpus: Option<u32>,
+    /// The seed of the trial that is to run, where it is not that of the recipe.
+    pub seed: Option<u64>,
 }
 
 /// An experiment that can run.
@@ -184,6 +186,7 @@ fn resolve_read(
         recipe = recipe.into_quick();
     }
     recipe.repeats = overrides.repeats.unwrap_or(recipe.repeats);
+    recipe.seed = overrides.seed.unwrap_or(recipe.seed);
     recipe.time_budget = overrides.time_budget.or(recipe.time_budget);
     if recipe.repeats == 0 {
         problems.add(COMMAND_LINE, NO_REPEATS);

@@ -21,6 +21,7 @@ use pagelab_contig::reserve::Reserve;
 use pagelab_host::guard::GuardSite;
 use pagelab_model::experiment::{Flag, Measure, TrialEnd, measures};
 use pagelab_model::machine::Machine;
+use pagelab_model::simulation::TrialSeries;
 use pagelab_model::{Bytes, Snapshot};
 use pagelab_packages::apt::FetchObserver;
 use rustix::process::Signal;
@@ -84,6 +85,8 @@ pub struct TrialResult {
     pub measures: Vec<Measure>,
     /// Caveats of its numbers.
     pub flags: Vec<Flag>,
+    /// Series of values along the workload.
+    pub series: Vec<TrialSeries>,
     /// The last lines of its output, if it did not end well.
     pub last_output: String,
     /// Equal in all trials of the same command.
@@ -172,13 +175,13 @@ fn run_with_settings(
     let (command, report_error) = (&workload_recipe.command, workload_report.as_ref().err());
     let summary_error = summary.as_ref().and_then(|summary| summary.as_ref().err());
     let mut end = judge_end(&exit, &output, command, report_error, summary_error);
-    let mut checksum = None;
+    let (mut checksum, mut series) = (None, Vec::new());
     if let (TrialEnd::Done, Ok(said)) = (&end, workload_report) {
-        let is_new = |of: &Measure| !measures.iter().any(|known| known.name == of.name);
+        let is_new = |of: &Measure| !measures.iter().any(|known| known.key() == of.key());
         let fresh: Vec<Measure> = said.measures.into_iter().filter(is_new).collect();
         measures.extend(fresh);
         flags.extend(said.flags);
-        checksum = said.checksum;
+        (checksum, series) = (said.checksum, said.series);
     }
     if end == TrialEnd::Done && after.has_dropped_caches_since(&before) {
         end = TrialEnd::Rejected("another process dropped the page cache during the trial".to_owned());
@@ -187,7 +190,7 @@ fn run_with_settings(
     if exit.left_processes > 0 && !matches!(end, TrialEnd::LeftProcesses(_)) {
         notes.push(format!("{} leftover processes were killed", exit.left_processes));
     }
-    TrialResult { end, measures, flags, last_output, checksum, notes }
+    TrialResult { end, measures, flags, series, last_output, checksum, notes }
 }
 
 impl TrialResult {
@@ -201,7 +204,7 @@ impl TrialResult {
 
     pub(crate) fn without_measures(end: TrialEnd, last_output: String) -> TrialResult {
         let (measures, flags, notes) = (Vec::new(), Vec::new(), Vec::new());
-        TrialResult { end, measures, flags, last_output, checksum: None, notes }
+        TrialResult { end, measures, flags, series: Vec::new(), last_output, checksum: None, notes }
     }
 }
 

@@ -10,4 +10,4 @@ mod host_activity;
 mod place;
 mod trial_end;
 
-pub use place::{BOOT_TIME, GuestPlace, GuestRunner, VariantGuest, config_of};
+pub use place::{BOOT_TIME, GuestPlace, GuestRunner, TrialGuests, VariantGuest, config_of};

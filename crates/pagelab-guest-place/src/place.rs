@@ -1,6 +1,6 @@
 //! The place: guests of the variants, boots for groups of trials, and what comes back.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ pub const BOOT_TIME: Duration = Duration::from_secs(5);
 /// Time beside the time limits of the trials of a boot: their settings, fragmentation, a disk.
 const GRACE: Duration = Duration::from_secs(120);
 
-/// The guest of a variant, with its kernel found.
+/// The guest of a workload under a variant, with all that it needs found.
 #[derive(Clone, Debug)]
 pub struct VariantGuest {
     /// What the recipe requires.
@@ -51,17 +51,21 @@ pub struct VariantGuest {
     pub kernel: GuestKernel,
     /// pagelab's kernel module for that kernel, if the guest loads it.
     pub module: Option<PathBuf>,
+    /// Image of the tool disk, if the guest has one.
+    pub tools: Option<PathBuf>,
+    /// Archive of the source tree, if the guest has one.
+    pub tree: Option<PathBuf>,
 }
 
 impl VariantGuest {
     /// Its configuration.
     pub fn config(&self) -> GuestConfig {
-        config_of(&self.required)
+        GuestConfig { tools: self.tools.clone(), tree: self.tree.clone(), ..config_of(&self.required) }
     }
 
     /// `guest with Linux 6.1.0-56-cloud-amd64, 1 GiB, 1 CPU`
     pub fn describe(&self) -> String {
-        let RequiredGuest { memory, cpus, append, swap, dimms, .. } = &self.required;
+        let RequiredGuest { memory, cpus, append, swap, dimms, icount, .. } = &self.required;
         let plural = if *cpus == 1 { "" } else { "s" };
         let mut text = format!(
             "guest with Linux {}, {}, {cpus} CPU{plural}",
@@ -81,6 +85,9 @@ impl VariantGuest {
         if self.module.is_some() {
             text.push_str(", with pagelab's module");
         }
+        if let Some(shift) = icount {
+            text.push_str(&format!(", {} ns an instruction", 1u64 << shift));
+        }
         // Two kernels that were built here may have one release.
         if self.kernel.package.is_none() {
             text.push_str(&format!(", {}", self.kernel.image.display()));
@@ -89,24 +96,15 @@ impl VariantGuest {
     }
 }
 
-/// The configuration of a guest, whatever its kernel.
+/// The configuration of a guest, whatever its kernel and the image of its tool disk.
 pub fn config_of(required: &RequiredGuest) -> GuestConfig {
-    let RequiredGuest { memory, cpus, append, swap, disk, dimms, .. } = required.clone();
+    let RequiredGuest { memory, cpus, append, swap, disk, dimms, icount, .. } = required.clone();
     let cgroup = Some(CgroupConfig { version: CgroupVersion::V2, limit_bytes: None });
-    GuestConfig {
-        memory,
-        dimms,
-        cpus,
-        icount: None,
-        nodes: 1,
-        append,
-        swap,
-        disk,
-        tools: None,
-        tree: None,
-        cgroup,
-    }
+    GuestConfig { memory, dimms, cpus, icount, nodes: 1, append, swap, disk, tools: None, tree: None, cgroup }
 }
+
+/// The guests of workloads under variants, by the numbers of both.
+pub type TrialGuests = BTreeMap<(usize, usize), VariantGuest>;
 
 /// How guests are run, and how the experiment is repeated in them.
 #[derive(Clone, Debug)]
@@ -124,8 +122,7 @@ pub struct GuestRunner {
 /// Guests as a place.
 pub struct GuestPlace<'p> {
     resolved: &'p ResolvedExperiment,
-    /// By variant.
-    guests: Vec<VariantGuest>,
+    guests: TrialGuests,
     runner: GuestRunner,
     stop: StopRequest<'p>,
     checksums: Mutex<ChecksumTable>,
@@ -140,10 +137,10 @@ pub struct GuestPlace<'p> {
 }
 
 impl<'p> GuestPlace<'p> {
-    /// The place, with the guest of each variant. `earlier_run` is the file as found, if it is resumed.
+    /// The place, with the guest of each trial. `earlier_run` is the file as found, if it is resumed.
     pub fn new(
         resolved: &'p ResolvedExperiment,
-        guests: Vec<VariantGuest>,
+        guests: TrialGuests,
         runner: GuestRunner,
         stop: StopRequest<'p>,
         earlier_run: Option<&Run>,
@@ -175,10 +172,10 @@ impl<'p> GuestPlace<'p> {
     }
 
     fn guest_of(&self, slot: usize) -> Result<&VariantGuest, LostTrial> {
-        let variant = self.slot(slot)?.variant;
-        self.guests
-            .get(variant)
-            .ok_or_else(|| LostTrial::by_defect(format!("variant {variant} has no guest")))
+        let ScheduleSlot { workload, variant, .. } = self.slot(slot)?;
+        self.guests.get(&(workload, variant)).ok_or_else(|| {
+            LostTrial::by_defect(format!("workload {workload} has no guest with variant {variant}"))
+        })
     }
 
     /// Whether two slots may share a boot.
@@ -186,7 +183,8 @@ impl<'p> GuestPlace<'p> {
         let (Ok(one), Ok(other)) = (self.slot(first), self.slot(second)) else { return false };
         let is_same_round =
             one.round == other.round && (one.role == TrialRole::WarmUp) == (other.role == TrialRole::WarmUp);
-        let required = |slot: ScheduleSlot| self.guests.get(slot.variant).map(|guest| &guest.required);
+        let required =
+            |slot: ScheduleSlot| self.guests.get(&(slot.workload, slot.variant)).map(|guest| &guest.required);
         is_same_round && required(one) == required(other)
     }
 
@@ -199,6 +197,10 @@ impl<'p> GuestPlace<'p> {
             ("--role", slot.role.slug().to_owned()),
         ] {
             words.extend([OsString::from(name), value.into()]);
+        }
+        let recipe = &self.resolved.recipe;
+        if recipe.has_seed_by_round {
+            words.extend(["--seed".into(), recipe.seed_of_round(slot.round).to_string().into()]);
         }
         words.extend(self.runner.trial_options.iter().cloned());
         words
@@ -332,27 +334,30 @@ impl Place for GuestPlace<'_> {
     }
 
     fn prepare(&self, due: &[usize], report: EventSink<'_>) -> Result<(), Error> {
-        let variants: BTreeSet<usize> =
-            due.iter().filter_map(|slot| Some(self.slot(*slot).ok()?.variant)).collect();
-        let mut described = self.earlier_guests.clone();
-        let is_small = |variant: &usize| {
-            self.guests.get(*variant).is_some_and(|guest| guest.required.memory < THP_MEMORY_MIN)
+        let is_due = |key: &(usize, usize)| {
+            let of = |slot: &usize| self.slot(*slot).is_ok_and(|slot| (slot.workload, slot.variant) == *key);
+            due.iter().any(of)
         };
-        let small: Vec<&str> = variants
+        let guests: Vec<(usize, &VariantGuest)> = self
+            .guests
             .iter()
-            .filter(|variant| is_small(variant))
-            .map(|&variant| self.plan().variants[variant].name.as_str())
+            .filter(|(key, _)| is_due(key))
+            .map(|((_, variant), guest)| (*variant, guest))
             .collect();
+        let mut described = self.earlier_guests.clone();
+        let small = guests.iter().filter(|(_, guest)| guest.required.memory < THP_MEMORY_MIN);
+        let small: BTreeSet<usize> = small.map(|(variant, _)| *variant).collect();
         if !small.is_empty() {
+            let names: Vec<&str> =
+                small.iter().map(|&variant| self.plan().variants[variant].name.as_str()).collect();
             let text = format!(
                 "guests below {} have no transparent huge pages (docs/guests.md): {}",
                 format_exact(THP_MEMORY_MIN),
-                small.join(", ")
+                names.join(", ")
             );
             report(PlaceEvent { kind: "preflight", text, is_note: true })?;
         }
-        for variant in variants {
-            let Some(guest) = self.guests.get(variant) else { continue };
+        for (_, guest) in guests {
             let mut description = guest.describe();
             if self.runner.accelerator == Accelerator::Kvm {
                 description.push_str(Run::KVM_GUEST);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use pagelab_model::Bytes;
 use pagelab_model::guest_marker::{MARKER_NAME, MARKER_VALUE};
-use pagelab_model::guest_size::{self, CPUS_MAX, MEMORY_UNIT};
+use pagelab_model::guest_size::{self, CPUS_MAX, ICOUNT_SHIFT_MAX, MEMORY_UNIT};
 use pagelab_model::size::format_exact;
 
 use crate::job::CgroupConfig;
@@ -37,8 +37,6 @@ pub struct GuestConfig {
     pub cgroup: Option<CgroupConfig>,
 }
 
-/// QEMU's own limit (accel/tcg/icount-common.c, `MAX_ICOUNT_SHIFT`).
-pub const ICOUNT_SHIFT_MAX: u32 = 10;
 const NODES_MAX: u32 = 16;
 /// Memory that each node has at least, in MiB.
 const NODE_MEBIBYTES_MIN: u64 = 32;

@@ -546,6 +546,13 @@ impl Measure {
         Measure { head: Arc::new(head), value, exact: None }
     }
 
+    /// The measure as one of a phase.
+    #[must_use]
+    pub fn of_phase(self, phase: &str) -> Measure {
+        let head = MeasureHead { phase: phase.to_owned(), ..MeasureHead::clone(&self.head) };
+        Measure { head: Arc::new(head), ..self }
+    }
+
     /// A measure with an exact value.
     pub fn from_fraction(head: Arc<MeasureHead>, exact: Fraction) -> Measure {
         Measure { head, value: Ok(exact.to_f64()), exact: Some(exact) }

@@ -17,6 +17,9 @@ const DISK_MAX: Bytes = Bytes(1 << 40);
 const DISK_UNIT: u64 = 512;
 /// Processors.
 pub const CPUS_MAX: u32 = 64;
+/// Counted instructions take 2 to the power of this nanoseconds at most: QEMU's own limit
+/// (accel/tcg/icount-common.c, `MAX_ICOUNT_SHIFT`).
+pub const ICOUNT_SHIFT_MAX: u32 = 10;
 /// COMMAND_LINE_SIZE of x86 is 2048, our own words included.
 const APPEND_MAX: usize = 1900;
 

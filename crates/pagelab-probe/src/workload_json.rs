@@ -8,12 +8,13 @@ use pagelab_experiment::probe::ProbeReadings;
 use pagelab_formats::duration;
 use pagelab_model::Absence;
 use pagelab_model::experiment::{BetterDirection, Flag, Measure};
+use pagelab_model::simulation::TrialSeries;
 use pagelab_report::json::document_header;
 use pagelab_report::json::object::{JsonObject, to_array};
 use pagelab_workloads::WORKLOADS;
 use pagelab_workloads::histogram::LatencyHistogram;
 use pagelab_workloads::options::{OptionSpec, OptionValue as Chosen, ValueKind, WorkloadOptions};
-use pagelab_workloads::{Figure, HotRegion, Workload, WorkloadResult};
+use pagelab_workloads::{Figure, HotRegion, PhaseFigure, Workload, WorkloadResult};
 use serde_json::Value;
 
 /// Returns the result of a run, and the counts of its measured phase.
@@ -36,6 +37,8 @@ pub fn outcome_json(
             "it does not time single operations",
         )
         .field("figures", to_array(&outcome.figures, figure_json))
+        .with_some("phase_figures", list_json_of(&outcome.phases.figures, phase_figure_json))
+        .with_some("series", list_json_of(&outcome.phases.series, series_json))
         .field("phase", phase_json(phase))
         .field("hot_regions", to_array(&outcome.hot_regions, hot_region_json))
         .field("generator", workload.generator)
@@ -96,6 +99,26 @@ fn option_value_json(value: &Chosen) -> Value {
 
 fn figure_json(figure: &Figure) -> JsonObject {
     value_json(figure.name, figure.unit, figure.direction, figure.value)
+}
+
+/// An array, or nothing for an empty list.
+fn list_json_of<T>(items: &[T], to_json: fn(&T) -> JsonObject) -> Option<Value> {
+    (!items.is_empty()).then(|| to_array(items, to_json))
+}
+
+fn phase_figure_json(figure: &PhaseFigure) -> JsonObject {
+    value_json(&figure.name, figure.unit, figure.direction, figure.value)
+        .field("phase", figure.phase.as_str())
+}
+
+/// Values are in millionths, as in run files.
+fn series_json(series: &TrialSeries) -> JsonObject {
+    let point =
+        |(position, millionths): &(u64, i64)| Value::from(vec![(*position).into(), Value::from(*millionths)]);
+    JsonObject::new()
+        .field("name", series.name.as_str())
+        .field("over", series.over.as_str())
+        .field("points_millionths", series.points.iter().map(point).collect::<Value>())
 }
 
 fn external_figure_json(figure: &RunFigure) -> JsonObject {

@@ -34,7 +34,9 @@ use crate::options::{
 use crate::phase::MeasuredPhase;
 use crate::private_dir::{FOLDER_OPTION, PrivateDir};
 use crate::small_program::{PROGRAM_OPTION, SmallProgram};
-use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping, mix_checksum};
+use crate::{
+    Figure, PhaseResults, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping, mix_checksum,
+};
 
 /// The tests as a workload.
 pub const WORKLOAD: Workload = Workload {
@@ -98,6 +100,7 @@ pub const WORKLOAD: Workload = Workload {
         PROGRAM_OPTION,
     ],
     forks_processes: true,
+    guest_parts: &[],
     run: run_tests,
 };
 
@@ -205,6 +208,7 @@ fn run_tests(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> Worklo
         latencies: None,
         hot_regions: Vec::new(),
         figures,
+        phases: PhaseResults::default(),
         generated_input: format!(
             "{}, break moved up by {} bytes, program {}, seed {}",
             tests.iter().map(|test| describe_work(test, stop_of(test))).collect::<Vec<_>>().join(" "),

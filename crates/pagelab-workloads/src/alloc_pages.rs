@@ -2,17 +2,17 @@
 //! (`kmod/attempts.c`): how many succeed, how long each takes, how fragmented the zones are and how much was
 //! reclaimed for it.
 
-use std::fs;
-use std::io;
-
-use pagelab_formats::alloc_attempts::{self, AllocAttempt, AttemptResult, AttemptTable};
-use pagelab_host::{machine, paths};
+use pagelab_formats::alloc_attempts::{AllocAttempt, AttemptResult, AttemptTable};
+use pagelab_host::machine;
 use pagelab_model::experiment::BetterDirection;
 use pagelab_model::{Bytes, PageSize, order_statistics};
 
 use crate::options::{OptionSpec, ValueKind, WorkloadOptions, choice_option, number_option};
 use crate::phase::MeasuredPhase;
-use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mix_checksum};
+use crate::{
+    Figure, GuestPart, PhaseResults, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mix_checksum,
+    module_attempts,
+};
 
 /// The requests as a workload.
 pub const WORKLOAD: Workload = Workload {
@@ -43,26 +43,24 @@ pub const WORKLOAD: Workload = Workload {
         },
     ],
     forks_processes: false,
+    guest_parts: &[GuestPart::Module],
     run: run_requests,
 };
 
 /// GFP flags that do not reclaim, so that nothing is repeated.
 const ATOMIC: &str = "atomic";
 
-/// What to do if there is no module.
-const HINT: &str = "hint: pagelab guest run --module -- workload alloc-pages …";
-
 fn run_requests(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> WorkloadOutcome {
     let (order, count) = (options.get_number("order"), options.get_number("count"));
     let gfp = options.get_text("gfp");
     let retry = if options.get_switch("retry") && gfp != ATOMIC { " retry" } else { "" };
     let line = format!("{order} {gfp} {count}{retry}");
-    write_line("clear")?;
-    let done = phase.measure(|| write_line(&line));
-    let table = done.and_then(|()| read_table());
+    module_attempts::write_line("clear")?;
+    let done = phase.measure(|| module_attempts::write_line(&line));
+    let table = done.and_then(|()| module_attempts::read_table());
     // Whatever happened, no pages are left behind.
     if options.get_switch("release") {
-        write_line("release")?;
+        module_attempts::write_line("release")?;
     }
     let table = table?;
     if table.attempts.len() as u64 != count {
@@ -70,29 +68,6 @@ fn run_requests(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> Wor
         return Err(WorkloadError::WrongResult(text));
     }
     Ok(summarize(&table, &line))
-}
-
-fn write_line(line: &str) -> Result<(), WorkloadError> {
-    fs::write(paths::MODULE_ATTEMPTS, line).map_err(|error| file_error(&format!("write `{line}` to"), &error))
-}
-
-fn read_table() -> Result<AttemptTable, WorkloadError> {
-    let text = fs::read(paths::MODULE_ATTEMPTS).map_err(|error| file_error("read", &error))?;
-    alloc_attempts::parse(&text)
-        .map_err(|error| WorkloadError::InvalidInput(error.message_in_file(paths::MODULE_ATTEMPTS)))
-}
-
-fn file_error(action: &str, error: &io::Error) -> WorkloadError {
-    let file = paths::MODULE_ATTEMPTS;
-    match error.kind() {
-        io::ErrorKind::NotFound => WorkloadError::NotAvailable(format!(
-            "the kernel module of pagelab is not loaded: there is no {file}; {HINT}"
-        )),
-        io::ErrorKind::PermissionDenied => {
-            WorkloadError::NotAvailable(format!("cannot {action} {file}: only root can; {HINT}"))
-        }
-        _ => WorkloadError::system_error(format!("cannot {action} {file}"), error),
-    }
 }
 
 /// The figures of a table with at least one attempt.
@@ -137,6 +112,7 @@ fn summarize(table: &AttemptTable, line: &str) -> WorkloadResult {
         latencies: None,
         figures: figures.into_iter().flatten().collect(),
         hot_regions: Vec::new(),
+        phases: PhaseResults::default(),
         generated_input: format!("the line `{line}`"),
     }
 }
@@ -147,6 +123,8 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use pagelab_formats::alloc_attempts;
+
     use super::*;
 
     const TABLE: &str = "number order gfp ok pfn zone ns f_u_before f_i free reclaimed scanned retry\n\
@@ -184,17 +162,6 @@ mod tests {
         let done = summarize(&only_ok, "9 movable 2");
         assert_eq!((figure(&done, "f_i_failed"), figure(&done, "failed_time")), (None, None));
         assert_eq!(done.figure_of_merit.value, 1.0);
-    }
-
-    #[test]
-    fn without_the_module_the_error_names_it_and_the_way_to_it() {
-        let absent = io::Error::from(io::ErrorKind::NotFound);
-        let error = file_error("read", &absent);
-        assert!(matches!(&error, WorkloadError::NotAvailable(_)), "{error:?}");
-        let text = error.to_string();
-        assert!(text.contains("guest run --module") && text.contains("not loaded"), "{text}");
-        let refused = file_error("write `9 movable 1` to", &io::Error::from(io::ErrorKind::InvalidInput));
-        assert!(matches!(refused, WorkloadError::SystemError(_)), "{refused:?}");
     }
 
     #[test]

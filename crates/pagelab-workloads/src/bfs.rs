@@ -16,7 +16,7 @@ use pagelab_sys::clock;
 
 use crate::options::{SEED_OPTION, WorkloadOptions, number_option, size_option};
 use crate::phase::MeasuredPhase;
-use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping};
+use crate::{Figure, PhaseResults, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping};
 use graph::{BreadthFirstSearch, Graph};
 
 /// The workload.
@@ -44,6 +44,7 @@ pub const WORKLOAD: Workload = Workload {
         ),
     ],
     forks_processes: false,
+    guest_parts: &[],
     run: run_bfs,
 };
 
@@ -98,6 +99,7 @@ fn run_bfs(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> Workload
             Figure::neutral("levels", "count", f64::from(deepest) + 1.0),
         ],
         hot_regions: Vec::new(),
+        phases: PhaseResults::default(),
         generated_input: format!(
             "R-MAT, {vertices} vertices (scale {scale}), {} edges, {roots} roots, the last search checked, \
              seed {seed}",

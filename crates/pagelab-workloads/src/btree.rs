@@ -14,7 +14,7 @@ use crate::hash::{HIT_RATE_OPTION, LOOKUPS_OPTION, mix_bits};
 use crate::histogram::LatencyHistogram;
 use crate::options::{OptionSpec, SEED_OPTION, WorkloadOptions, size_option};
 use crate::phase::MeasuredPhase;
-use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping};
+use crate::{Figure, PhaseResults, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping};
 use tree::{BPlusTree, NODE_BYTES};
 
 /// The workload.
@@ -34,6 +34,7 @@ pub const WORKLOAD: Workload = Workload {
         HIT_RATE_OPTION,
     ],
     forks_processes: false,
+    guest_parts: &[],
     run: run_btree,
 };
 
@@ -73,6 +74,7 @@ fn run_btree(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> Worklo
             Figure::neutral("levels", "count", f64::from(tree.levels())),
         ],
         hot_regions: Vec::new(),
+        phases: PhaseResults::default(),
         generated_input: format!(
             "{keys} keys in {} nodes of {NODE_BYTES} bytes on {} levels, {lookups} lookups, {} of them \
              there, uniform, latencies of the inserts, seed {seed}",

@@ -24,7 +24,9 @@ use pagelab_sys::clock;
 
 use crate::options::{SEED_OPTION, WorkloadOptions, number_option, size_option};
 use crate::phase::MeasuredPhase;
-use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping, mix_checksum};
+use crate::{
+    Figure, PhaseResults, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping, mix_checksum,
+};
 
 /// The annealing as a workload.
 pub const WORKLOAD: Workload = Workload {
@@ -49,6 +51,7 @@ pub const WORKLOAD: Workload = Workload {
         number_option("temperature", 1, 1 << 30, "2000", "First temperature, in units of wire length"),
     ],
     forks_processes: false,
+    guest_parts: &[],
     run: run_canneal,
 };
 
@@ -100,6 +103,7 @@ fn run_canneal(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> Work
             Figure::neutral("cost_before", "lengths", cost_before as f64),
             Figure::neutral("cost_after", "lengths", cost as f64),
         ],
+        phases: PhaseResults::default(),
         generated_input: format!(
             "{count} elements of {FAN_INS_PER_ELEMENT} fan-ins, {steps} temperatures of {swaps} moves from \
              {temperature}, seed {}",

@@ -22,7 +22,7 @@ use crate::options::{
     SEED_OPTION, WorkloadOptions, choice_option, number_option, size_option, thousandths_option,
 };
 use crate::phase::{MeasuredPhase, time_cpu};
-use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping};
+use crate::{Figure, PhaseResults, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping};
 
 /// The chase as a separate workload.
 pub const WORKLOAD: Workload = Workload {
@@ -60,6 +60,7 @@ pub const WORKLOAD: Workload = Workload {
         ),
     ],
     forks_processes: false,
+    guest_parts: &[],
     run: run_chase,
 };
 
@@ -115,6 +116,7 @@ fn build_result(
         latencies: None,
         figures: vec![lay_out],
         hot_regions: Vec::new(),
+        phases: PhaseResults::default(),
         generated_input,
     }
 }

@@ -25,7 +25,7 @@ use crate::options::{
 use crate::phase::MeasuredPhase;
 use crate::private_dir::{FOLDER_OPTION, PrivateDir};
 use crate::small_program::{PROGRAM_OPTION, SmallProgram};
-use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mix_checksum};
+use crate::{Figure, PhaseResults, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mix_checksum};
 
 /// The load as a workload.
 pub const WORKLOAD: Workload = Workload {
@@ -55,6 +55,7 @@ pub const WORKLOAD: Workload = Workload {
         PROGRAM_OPTION,
     ],
     forks_processes: true,
+    guest_parts: &[],
     run: run_desktop,
 };
 
@@ -166,6 +167,7 @@ fn build_result(
         latencies: Some(latencies),
         hot_regions: Vec::new(),
         figures,
+        phases: PhaseResults::default(),
         generated_input: format!(
             "{} processes, {} operations, mean pause {} us, program {}, seed {}",
             options.get_number("processes"),

@@ -25,7 +25,9 @@ use pagelab_sys::clock;
 
 use crate::options::{SEED_OPTION, WorkloadOptions, choice_option, number_option, size_option};
 use crate::phase::MeasuredPhase;
-use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping, mix_checksum};
+use crate::{
+    Figure, PhaseResults, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping, mix_checksum,
+};
 use series::{Binomials, Complex};
 use tree::{BoxTree, Particle};
 
@@ -64,6 +66,7 @@ pub const WORKLOAD: Workload = Workload {
         ),
     ],
     forks_processes: false,
+    guest_parts: &[],
     run: run_fmm,
 };
 
@@ -123,6 +126,7 @@ fn run_fmm(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> Workload
             Figure::neutral("pairs_of_boxes", "pairs", work.translations as f64),
             Figure::new("error", "of the field", BetterDirection::Lower, error),
         ],
+        phases: PhaseResults::default(),
         generated_input: format!(
             "{count} particles, {}, {terms} terms, boxes of up to {leaf}, seed {}",
             options.get_text("shape"),

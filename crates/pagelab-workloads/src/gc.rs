@@ -22,7 +22,9 @@ use crate::options::{
     SEED_OPTION, WorkloadOptions, choice_option, number_option, size_option, thousandths_option,
 };
 use crate::phase::MeasuredPhase;
-use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping, mix_checksum};
+use crate::{
+    Figure, PhaseResults, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping, mix_checksum,
+};
 use heap::CopyingHeap;
 
 /// The benchmark as a workload.
@@ -53,6 +55,7 @@ pub const WORKLOAD: Workload = Workload {
         number_option("rounds", 1, 1 << 32, "8", "Number of times each list is rebuilt"),
     ],
     forks_processes: true,
+    guest_parts: &[],
     run: run_gc,
 };
 
@@ -117,6 +120,7 @@ fn run_gc(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> WorkloadO
         figures,
         latencies: Some(result.latencies),
         hot_regions: Vec::new(),
+        phases: PhaseResults::default(),
         generated_input: format!(
             "{lists} lists of {length} nodes, rebuilt {} times, {}, seed {}",
             job.rounds,

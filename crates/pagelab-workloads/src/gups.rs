@@ -14,7 +14,7 @@ use pagelab_model::Bytes;
 
 use crate::options::{SEED_OPTION, WorkloadOptions, number_option, size_option};
 use crate::phase::{MeasuredPhase, time_cpu};
-use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping};
+use crate::{Figure, PhaseResults, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping};
 
 /// The workload.
 pub const WORKLOAD: Workload = Workload {
@@ -32,6 +32,7 @@ pub const WORKLOAD: Workload = Workload {
         number_option("updates", 1, 1 << 20, "4", "Updates per word of the table; the benchmark's rule is 4"),
     ],
     forks_processes: false,
+    guest_parts: &[],
     run: run_gups,
 };
 
@@ -69,6 +70,7 @@ fn run_gups(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> Workloa
             Figure::time("fill_cpu", fill_ns as f64),
         ],
         hot_regions: Vec::new(),
+        phases: PhaseResults::default(),
         generated_input: format!(
             "{table_words} words, {updates} updates, uniform, {STREAM_COUNT} independent, seed {seed}"
         ),

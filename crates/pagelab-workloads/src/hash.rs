@@ -17,7 +17,7 @@ use crate::options::{
     OptionSpec, SEED_OPTION, WorkloadOptions, number_option, size_option, thousandths_option,
 };
 use crate::phase::MeasuredPhase;
-use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping};
+use crate::{Figure, PhaseResults, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping};
 
 /// The workload.
 pub const WORKLOAD: Workload = Workload {
@@ -43,6 +43,7 @@ pub const WORKLOAD: Workload = Workload {
         ),
     ],
     forks_processes: false,
+    guest_parts: &[],
     run: run_hash,
 };
 
@@ -97,6 +98,7 @@ fn run_hash(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> Workloa
             Figure::time("lookup_cpu", cpu_ns as f64 / lookups as f64),
         ],
         hot_regions: Vec::new(),
+        phases: PhaseResults::default(),
         generated_input: format!(
             "{keys} keys in {slots} slots of {SLOT_BYTES} bytes, {lookups} lookups, {} of them there, \
              uniform, seed {seed}",

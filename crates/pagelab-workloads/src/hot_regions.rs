@@ -23,7 +23,8 @@ use crate::options::{
 };
 use crate::phase::{MeasuredPhase, time_cpu};
 use crate::{
-    Figure, HotRegion, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, access_regions, mapping,
+    Figure, HotRegion, PhaseResults, Workload, WorkloadError, WorkloadOutcome, WorkloadResult,
+    access_regions, mapping,
 };
 
 /// The workload.
@@ -65,6 +66,7 @@ pub const WORKLOAD: Workload = Workload {
         ),
     ],
     forks_processes: false,
+    guest_parts: &[],
     run: run_hot_regions,
 };
 
@@ -124,6 +126,7 @@ fn run_hot_regions(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> 
             Figure::neutral("backed_regions", "count", backed as f64),
         ],
         hot_regions: to_hot_regions(&hot, regions, region, start),
+        phases: PhaseResults::default(),
         generated_input: format!(
             "{regions} regions of {} bytes at {start:#x}, {} selected as hot ({} distinct), {rounds} rounds \
              of {HOT_READS_PER_ROUND} hot reads and {UNIFORM_READS_PER_ROUND} anywhere, first touch by {}, \

@@ -17,7 +17,7 @@ use pagelab_sys::page_cache;
 use crate::guest_only::check_guest;
 use crate::options::{DurationSpec, OptionSpec, ValueKind, WorkloadOptions};
 use crate::phase::MeasuredPhase;
-use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mix_checksum};
+use crate::{Figure, PhaseResults, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mix_checksum};
 
 /// The test as a workload.
 pub const WORKLOAD: Workload = Workload {
@@ -52,6 +52,7 @@ pub const WORKLOAD: Workload = Workload {
         },
     ],
     forks_processes: true,
+    guest_parts: &[],
     run: run_blocks,
 };
 
@@ -262,6 +263,7 @@ fn summarize(result: &HotRemoveResult, checksum: u64) -> WorkloadOutcome {
         latencies: None,
         figures: figures.into_iter().flatten().collect(),
         hot_regions: Vec::new(),
+        phases: PhaseResults::default(),
         generated_input: describe(result),
     })
 }

@@ -18,7 +18,7 @@ use crate::guest_only::check_guest;
 use crate::hot_remove::guard_error;
 use crate::options::{WorkloadOptions, number_option};
 use crate::phase::MeasuredPhase;
-use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mix_checksum};
+use crate::{Figure, PhaseResults, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mix_checksum};
 
 /// The test as a workload.
 pub const WORKLOAD: Workload = Workload {
@@ -37,6 +37,7 @@ pub const WORKLOAD: Workload = Workload {
         ),
     ],
     forks_processes: false,
+    guest_parts: &[],
     run: run_attempts,
 };
 
@@ -255,6 +256,7 @@ fn summarize(result: &PoolResult, checksum: u64) -> WorkloadOutcome {
         latencies: None,
         figures,
         hot_regions: Vec::new(),
+        phases: PhaseResults::default(),
         generated_input: format!(
             "{} writes of {} huge pages of {size} to a pool of {}{zones}",
             result.attempts.len(),

@@ -13,10 +13,12 @@ use pagelab_sys::clock;
 use pagelab_sys::wait::Rusage;
 
 use crate::kernel_builds::{check_success, check_tree, extract_tree, make_command, read_objects};
-use crate::options::{WorkloadOptions, number_option, path_option};
+use crate::options::{OptionSpec, WorkloadOptions, number_option, path_option};
 use crate::phase::MeasuredPhase;
 use crate::private_dir::{FOLDER_OPTION, PrivateDir};
-use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mix_checksum};
+use crate::{
+    Figure, GuestPart, PhaseResults, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mix_checksum,
+};
 
 /// The build as a workload.
 pub const WORKLOAD: Workload = Workload {
@@ -25,17 +27,29 @@ pub const WORKLOAD: Workload = Workload {
     generator: "tar extracts the archive, then make compiles each object with the command that kbuild \
                 recorded; the tree is removed at the end",
     options: &[
-        path_option(
-            "tree",
-            "Archive of the source tree; default: /dev/pagelab-tree, that of guest run --linux-source",
-        ),
+        TREE_OPTION,
         number_option("jobs", 1, 1024, "1", "Objects compiled at a time (make -j)"),
         number_option("objects", 0, 100_000, "0", "Number of objects, the first of the tree; 0: all"),
         FOLDER_OPTION,
     ],
     forks_processes: true,
+    guest_parts: &[GuestPart::Tools, GuestPart::SourceTree],
     run: run_build,
 };
+
+/// The option of workloads that build a source tree.
+pub const TREE_OPTION: OptionSpec = path_option(
+    "tree",
+    "Archive of the source tree; default: /dev/pagelab-tree, that of guest run --linux-source",
+);
+
+/// The archive that the option names, or that of the guest.
+pub fn tree_path(options: &WorkloadOptions) -> PathBuf {
+    match options.get_text(TREE_OPTION.name) {
+        "" => PathBuf::from(TREE_DEVICE),
+        named => PathBuf::from(named),
+    }
+}
 
 /// Start of an ELF file, and the offset and value of the type of a relocatable one (elf.h, `e_type`).
 const ELF_MAGIC: &[u8] = b"\x7fELF";
@@ -43,10 +57,7 @@ const ELF_TYPE_OFFSET: usize = 16;
 const ELF_RELOCATABLE: u8 = 1;
 
 fn run_build(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> WorkloadOutcome {
-    let tree = match options.get_text("tree") {
-        "" => PathBuf::from(TREE_DEVICE),
-        named => PathBuf::from(named),
-    };
+    let tree = tree_path(options);
     let tree_bytes = check_tree(&tree)?;
     let dir = PrivateDir::new(options, "kbuild")?;
     let (extracted, extract_ns, _) = phase.measure_times(|| extract_tree(&tree, dir.path()));
@@ -82,6 +93,7 @@ fn run_build(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> Worklo
             Figure::neutral("objects", "count", objects.len() as f64),
             Figure::neutral("object_bytes", "bytes", object_bytes as f64),
         ],
+        phases: PhaseResults::default(),
         generated_input: format!(
             "{} objects from an archive of {} bytes, {jobs} at a time: {}",
             objects.len(),

@@ -26,6 +26,7 @@ pub mod kernel_builds;
 pub mod lfsr;
 pub mod mapping;
 pub mod mmap_access;
+mod module_attempts;
 pub mod options;
 pub mod phase;
 pub mod private_dir;
@@ -40,6 +41,7 @@ use histogram::LatencyHistogram;
 use options::{OptionSpec, WorkloadOptions};
 use pagelab_model::Bytes;
 use pagelab_model::experiment::BetterDirection;
+use pagelab_model::simulation::TrialSeries;
 use phase::MeasuredPhase;
 
 /// A built-in workload: its description, and how it runs.
@@ -55,17 +57,31 @@ pub struct Workload {
     pub options: &'static [OptionSpec],
     /// Whether it starts further processes.
     pub forks_processes: bool,
+    /// What a guest must have for it.
+    pub guest_parts: &'static [GuestPart],
     /// Runs it to its end, with values that were checked against `options`, and reports the begin and end of
     /// its measured phase.
     pub run: fn(&WorkloadOptions, &mut MeasuredPhase<'_>) -> WorkloadOutcome,
+}
+
+/// A part of a guest that not every guest has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GuestPart {
+    /// pagelab's kernel module.
+    Module,
+    /// The tool disk: a shell, a compiler, `make`.
+    Tools,
+    /// Sources of a kernel, to be built with the tools.
+    SourceTree,
 }
 
 impl Workload {
     /// Whether it has no memory of its own, and tests the memory of a whole guest.
     #[cfg(test)]
     fn requests_machine_memory(&self) -> bool {
-        let all = [&alloc_pages::WORKLOAD, &hugetlb_pool::WORKLOAD, &hot_remove::WORKLOAD, &kbuild::WORKLOAD];
-        all.iter().any(|workload| workload.name == self.name)
+        [&alloc_pages::WORKLOAD, &hugetlb_pool::WORKLOAD, &hot_remove::WORKLOAD, &kbuild::WORKLOAD]
+            .iter()
+            .any(|workload| workload.name == self.name)
     }
 }
 
@@ -88,6 +104,8 @@ pub struct WorkloadResult {
     /// The regions of its memory that its accesses prefer, the most accessed first: the truth that a profile
     /// is held against. Empty where it prefers none.
     pub hot_regions: Vec<HotRegion>,
+    /// Figures and series of its phases, where it has several.
+    pub phases: PhaseResults,
     /// Options that complete `generator`: size, seed and shares of this run, in one phrase.
     pub generated_input: String,
 }
@@ -125,6 +143,30 @@ impl Figure {
     pub const fn neutral(name: &'static str, unit: &'static str, value: f64) -> Figure {
         Figure::new(name, unit, BetterDirection::Neither, value)
     }
+}
+
+/// What the phases of a workload give. Their names are those of the simulator's loads where both have one.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PhaseResults {
+    /// Figures, in the order in which they are to be shown.
+    pub figures: Vec<PhaseFigure>,
+    /// Series of values along the workload.
+    pub series: Vec<TrialSeries>,
+}
+
+/// A figure of one phase.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PhaseFigure {
+    /// The phase, as `highalloc at rest`.
+    pub phase: String,
+    /// Its name, unique in the phase, as `from Movable`.
+    pub name: String,
+    /// Its unit.
+    pub unit: &'static str,
+    /// The direction that is good.
+    pub direction: BetterDirection,
+    /// Finite.
+    pub value: f64,
 }
 
 /// A region that is accessed more often than it would be by an even share.

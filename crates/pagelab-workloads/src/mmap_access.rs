@@ -44,7 +44,7 @@ use pagelab_sys::page_faults::PageFaults;
 use crate::options::WorkloadOptions;
 use crate::phase::MeasuredPhase;
 use crate::private_dir::create_tmpfile;
-use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping};
+use crate::{Figure, PhaseResults, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping};
 use config::{AccessConfig, FileContent, PopulateMode, PrefillMode};
 use pattern::{AccessCounts, AccessPattern, LINE_BYTES, STORED_BYTE};
 
@@ -58,6 +58,7 @@ pub const WORKLOAD: Workload = Workload {
                 accesses themselves, as the options select",
     options: config::OPTION_SPECS,
     forks_processes: false,
+    guest_parts: &[],
     run: run_mmap_access,
 };
 
@@ -338,6 +339,7 @@ fn build_result(
         latencies: None,
         hot_regions: Vec::new(),
         figures,
+        phases: PhaseResults::default(),
         generated_input: format!("{config}{on}"),
     }
 }

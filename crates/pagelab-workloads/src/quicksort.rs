@@ -14,7 +14,7 @@ use pagelab_model::random::SplitMix64;
 
 use crate::options::{OptionSpec, SEED_OPTION, WorkloadOptions, choice_option, size_option};
 use crate::phase::{MeasuredPhase, time_cpu};
-use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping};
+use crate::{Figure, PhaseResults, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping};
 
 /// The workload.
 pub const WORKLOAD: Workload = Workload {
@@ -25,6 +25,7 @@ pub const WORKLOAD: Workload = Workload {
                 parts of the array that halve",
     options: &[size_option("750M", "Bytes of the array"), SEED_OPTION, mapping::ADVISE_OPTION, ORDER_OPTION],
     forks_processes: false,
+    guest_parts: &[],
     run: run_quicksort,
 };
 
@@ -65,6 +66,7 @@ fn run_quicksort(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> Wo
         latencies: None,
         figures: vec![Figure::time("sort_cpu", cpu_ns as f64), Figure::time("fill_cpu", fill_ns as f64)],
         hot_regions: Vec::new(),
+        phases: PhaseResults::default(),
         generated_input: format!(
             "{} integers of 32 bits, order {}, seed {}",
             values.len(),

@@ -11,7 +11,7 @@ use pagelab_sys::clock;
 
 use crate::options::{OptionSpec, SEED_OPTION, WorkloadOptions, number_option, size_option};
 use crate::phase::{MeasuredPhase, time_cpu};
-use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping};
+use crate::{Figure, PhaseResults, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping};
 
 /// The workload.
 pub const WORKLOAD: Workload = Workload {
@@ -27,6 +27,7 @@ pub const WORKLOAD: Workload = Workload {
         TIMES_OPTION,
     ],
     forks_processes: false,
+    guest_parts: &[],
     run: run_stream,
 };
 
@@ -89,6 +90,7 @@ fn run_stream(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> Workl
         latencies: None,
         figures,
         hot_regions: Vec::new(),
+        phases: PhaseResults::default(),
         generated_input: format!(
             "{elements} elements in each of 3 vectors, in order, best of {pass_count} passes"
         ),

@@ -21,7 +21,9 @@ use pagelab_sys::clock;
 
 use crate::options::{SEED_OPTION, WorkloadOptions, number_option, size_option};
 use crate::phase::MeasuredPhase;
-use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping, mix_checksum};
+use crate::{
+    Figure, PhaseResults, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping, mix_checksum,
+};
 use search::{CentreSearch, ClusterPoints, SearchBounds};
 
 /// The clustering as a workload.
@@ -50,6 +52,7 @@ pub const WORKLOAD: Workload = Workload {
         ),
     ],
     forks_processes: false,
+    guest_parts: &[],
     run: run_streamcluster,
 };
 
@@ -123,6 +126,7 @@ fn build_result(
             Figure::neutral("centres", "centres", totals.centre_count as f64),
             Figure::new("cost", "squared distances", BetterDirection::Lower, parts_cost),
         ],
+        phases: PhaseResults::default(),
         generated_input: format!(
             "{} parts of {count} points of {} dimensions around {} places, {} to {} centres, seed {}",
             options.get_number("parts"),

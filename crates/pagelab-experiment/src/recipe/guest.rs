@@ -6,6 +6,7 @@ use pagelab_model::experiment::Plan;
 use pagelab_model::guest_size::{self, CPUS_MAX};
 use pagelab_model::module_features::{FEATURES, RECLAIM, UNREFERENCED};
 use pagelab_model::size::format_argument;
+use pagelab_workloads::GuestPart;
 
 use super::table_fields::{ProblemList, TableFields};
 use super::{Recipe, Variant, WorkloadCommand};
@@ -119,8 +120,14 @@ pub struct RequiredGuest {
     pub dimms: Option<Dimms>,
     /// Sysctls and `lru_gen`, which a trial sets and nothing restores.
     pub settings: Vec<(String, String)>,
-    /// Whether pagelab's kernel module is loaded: in all guests if a variant uses one of its features.
+    /// Whether pagelab's kernel module is loaded: in all guests if a variant or a workload uses it.
     pub has_module: bool,
+    /// Counted instructions: each takes 2 to the power of this nanoseconds.
+    pub icount: Option<u32>,
+    /// Whether there is a tool disk.
+    pub has_tools: bool,
+    /// Whether there are the sources of a kernel.
+    pub has_source_tree: bool,
     /// Features of the module, and their states.
     pub module_features: Vec<(String, String)>,
 }
@@ -163,8 +170,9 @@ impl GuestOverrides {
 }
 
 impl Recipe {
-    /// The guest that a variant needs, whatever the workload: variants are compared in guests of one size.
-    pub fn required_guest(&self, variant: usize) -> RequiredGuest {
+    /// The guest that a workload needs under a variant. Its size is that of all workloads: variants are
+    /// compared in guests of one size.
+    pub fn required_guest(&self, workload: usize, variant: usize) -> RequiredGuest {
         let (table, of_variant) = (&self.guest, self.variants.get(variant));
         let own = of_variant.map(|variant| variant.guest.clone()).unwrap_or_default();
         let kernelcore = own.kernelcore.map(|size| format!("kernelcore={}", format_argument(size)));
@@ -175,22 +183,33 @@ impl Recipe {
             .collect();
         let mut settings = table.settings.clone();
         super::merge_options(&mut settings, &own.settings);
-        let needs_two = |variant: &Variant| variant.pin == Some(PinPolicy::Required);
         let is_oom_result = own.memory.is_some() || own.kernel.is_some();
         let kernel = own.kernel.or_else(|| table.kernels.first().cloned());
+        let has_part = |at: usize, part| self.workloads.get(at).is_some_and(|of| of.needs_part(part));
+        let uses_module = (0..self.workloads.len()).any(|at| has_part(at, GuestPart::Module))
+            || self.variants.iter().any(|variant| !variant.guest.module_features.is_empty());
         RequiredGuest {
             kernel: kernel.unwrap_or_else(|| KERNEL_DEFAULT.to_owned()),
             memory: own.memory.or(table.memory).unwrap_or_else(|| self.default_guest_memory()),
             is_oom_result,
-            cpus: table.cpus.unwrap_or(if self.variants.iter().any(needs_two) { 2 } else { 1 }),
+            cpus: self.guest_cpus(),
             append: append.join(" "),
             swap: table.swap,
             dimms: table.dimms,
             disk: table.disk.or_else(|| self.default_guest_disk()).filter(|size| size.0 > 0),
             settings,
-            has_module: self.variants.iter().any(|variant| !variant.guest.module_features.is_empty()),
+            has_module: uses_module,
+            icount: self.workloads.get(workload).and_then(|workload| workload.icount),
+            has_tools: has_part(workload, GuestPart::Tools),
+            has_source_tree: has_part(workload, GuestPart::SourceTree),
             module_features: own.module_features,
         }
+    }
+
+    /// CPUs of all guests.
+    fn guest_cpus(&self) -> u32 {
+        let needs_two = |variant: &Variant| variant.pin == Some(PinPolicy::Required);
+        self.guest.cpus.unwrap_or(if self.variants.iter().any(needs_two) { 2 } else { 1 })
     }
 
     /// Enough for the largest workload with its competitor, and at least [`MEMORY_DEFAULT`].
@@ -232,6 +251,16 @@ impl Recipe {
     }
 
     fn check_for_host(&self, problems: &mut ProblemList) {
+        if self.has_seed_by_round {
+            problems.add(1, "seed_by_round is for trials in guests; hint: use --place guest");
+        }
+        for workload in self.workloads.iter().filter(|workload| workload.icount.is_some()) {
+            let text = format!(
+                "workload {:?}: icount is a property of a guest; hint: use --place guest",
+                workload.name
+            );
+            problems.add(workload.line.max(1), text);
+        }
         for variant in &self.variants {
             if let Some(key) = variant.guest.first_key() {
                 let text = format!("{key} is a property of a guest; hint: use --place guest");
@@ -242,6 +271,13 @@ impl Recipe {
 
     fn check_for_guest(&self, problems: &mut ProblemList) {
         for workload in &self.workloads {
+            if workload.icount.is_some() && self.guest_cpus() > 1 {
+                let text = format!(
+                    "workload {:?}: icount: counted instructions are those of one CPU; hint: remove cpus",
+                    workload.name
+                );
+                problems.add(workload.line.max(1), text);
+            }
             let reason = match &workload.command {
                 WorkloadCommand::BuiltIn { .. } => None,
                 WorkloadCommand::External { .. } => Some("its program is not in the guest".to_owned()),
@@ -272,7 +308,7 @@ impl Recipe {
         if let Some(SupervisedPlan::Plan(path)) = &variant.supervised_plan {
             variant.add_problem(problems, format!("plan: the file {path} is not in the guest"));
         }
-        let guest = self.required_guest(at);
+        let guest = self.required_guest(0, at);
         if guest.disk.is_none() && variant.swap_limit.is_some_and(|swap| swap.0 > 0) {
             variant.add_problem(problems, "swap requires a guest with a disk; hint: remove disk = \"none\"");
         }
@@ -472,7 +508,7 @@ mod tests {
         );
         let resolved = resolve(&text, &in_guest()).unwrap();
         assert_eq!(resolved.plan.place, "guest");
-        let plain = resolved.recipe.required_guest(0);
+        let plain = resolved.recipe.required_guest(0, 0);
         let settings = vec![("vm.swappiness".to_owned(), "1".to_owned())];
         let expected = RequiredGuest {
             kernel: "6.12".to_owned(),
@@ -485,10 +521,13 @@ mod tests {
             dimms: Some(Dimms { count: 2, size: Bytes(128 << 20) }),
             settings,
             has_module: true,
+            icount: None,
+            has_tools: false,
+            has_source_tree: false,
             module_features: Vec::new(),
         };
         assert_eq!(plain, expected);
-        let other = resolved.recipe.required_guest(1);
+        let other = resolved.recipe.required_guest(0, 1);
         let words = "a=1 b kernelcore=512M";
         assert_eq!((other.kernel.as_str(), other.append.as_str()), ("6.1", words));
         assert_eq!((other.memory, other.is_oom_result), (Bytes(2 << 30), true));
@@ -510,6 +549,31 @@ mod tests {
     }
 
     #[test]
+    fn a_workload_has_the_guest_that_it_needs() {
+        let text = format!(
+            "seed = 5\nseed_by_round = true\n{HEAD}icount = 1\n[[workload]]\nbuilt_in = \"kbuild\"\n\
+             [[workload]]\nbuilt_in = \"alloc-pages\"\n[[variant]]\nname = \"a\"\n"
+        );
+        let recipe = resolve(&text, &in_guest()).unwrap().recipe;
+        let guests = [0, 1, 2].map(|workload| recipe.required_guest(workload, 0));
+        assert_eq!(guests.each_ref().map(|guest| guest.icount), [Some(1), None, None]);
+        assert_eq!(guests.each_ref().map(|guest| guest.has_tools), [false, true, false]);
+        assert_eq!(guests.each_ref().map(|guest| guest.has_source_tree), [false, true, false]);
+        assert!(guests.iter().all(|guest| guest.has_module), "a workload needs the module");
+        assert_eq!([0, 2].map(|round| recipe.seed_of_round(round)), [5, 7]);
+        let said = resolve(&text, &ExperimentOverrides::default()).unwrap_err();
+        for line in [
+            "seed_by_round is for trials in guests; hint: use --place guest",
+            "workload \"chase\": icount is a property of a guest; hint: use --place guest",
+        ] {
+            assert!(said.contains(line), "{line}\n{said}");
+        }
+        let two = text.replace("[[variant]]", "[guest]\ncpus = 2\n[[variant]]");
+        let said = resolve(&two, &in_guest()).unwrap_err();
+        assert!(said.contains("icount: counted instructions are those of one CPU"), "{said}");
+    }
+
+    #[test]
     fn memory_holds_the_largest_workload_with_its_competitor() {
         let text = format!(
             "{HEAD}[[workload]]\nname = \"large\"\nbuilt_in = \"chase\"\noptions = {{ size = \"1G\" }}\n\
@@ -518,10 +582,13 @@ mod tests {
         );
         let recipe = resolve(&text, &in_guest()).unwrap().recipe;
         // 64 MiB beside a competitor of 1 GiB are more than 1 GiB alone.
-        assert_eq!(recipe.required_guest(0).memory, Bytes((1024 + 64 + 256) << 20));
-        assert_eq!(recipe.required_guest(0).disk, None);
+        assert_eq!(recipe.required_guest(0, 0).memory, Bytes((1024 + 64 + 256) << 20));
+        assert_eq!(recipe.required_guest(0, 0).disk, None);
         let files = text.replace("name = \"large\"\nbuilt_in = \"chase\"", "built_in = \"mmap-access\"");
-        assert_eq!(resolve(&files, &in_guest()).unwrap().recipe.required_guest(1).disk, Some(Bytes(8 << 30)));
+        assert_eq!(
+            resolve(&files, &in_guest()).unwrap().recipe.required_guest(0, 1).disk,
+            Some(Bytes(8 << 30))
+        );
     }
 
     #[test]
@@ -534,7 +601,7 @@ mod tests {
         let names: Vec<&str> = resolved.plan.variants.iter().map(|variant| variant.name.as_str()).collect();
         assert_eq!(names, ["base 6.1", "huge 6.1", "base 6.12", "huge 6.12"]);
         assert_eq!(resolved.plan.baseline, Some(0));
-        assert_eq!(resolved.recipe.required_guest(3).kernel, "6.12");
+        assert_eq!(resolved.recipe.required_guest(0, 3).kernel, "6.12");
         let judged = ExperimentOverrides { compares_kernels: true, ..overrides.clone() };
         let plan = resolve(&text, &judged).unwrap().plan;
         assert_eq!(plan.variants.iter().map(|of| of.name.as_str()).collect::<Vec<_>>(), kernels);
@@ -545,7 +612,7 @@ mod tests {
         let single = ExperimentOverrides { kernels: kernels[1..].to_vec(), ..in_guest() };
         let resolved = resolve(&one, &single).unwrap();
         assert_eq!(
-            (resolved.plan.variants.len(), resolved.recipe.required_guest(0).kernel.as_str()),
+            (resolved.plan.variants.len(), resolved.recipe.required_guest(0, 0).kernel.as_str()),
             (1, "6.12")
         );
     }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use pagelab_model::Bytes;
 use pagelab_model::experiment::BetterDirection;
-use pagelab_model::{names, size};
+use pagelab_model::{guest_size, names, size};
+use pagelab_workloads::GuestPart;
 use pagelab_workloads::options::{OptionSpec, WorkloadOptions};
 
 use super::table_fields::{ProblemList, TableFields};
@@ -29,6 +30,8 @@ pub struct Workload {
     pub files: Vec<String>,
     /// Additions to its environment.
     pub environment: Vec<(String, String)>,
+    /// In a guest, each instruction takes 2 to the power of this nanoseconds.
+    pub icount: Option<u32>,
     quick_options: Vec<(String, String)>,
     quick_command: Option<Vec<String>>,
     quick_duration: Option<Duration>,
@@ -110,6 +113,7 @@ impl Workload {
             duration: None,
             files: Vec::new(),
             environment: Vec::new(),
+            icount: None,
             quick_options,
             quick_command: None,
             quick_duration: None,
@@ -161,6 +165,12 @@ impl Workload {
                 _ => None,
             },
         }
+    }
+
+    /// Whether a guest must have this part for it.
+    pub fn needs_part(&self, part: GuestPart) -> bool {
+        let workload = self.built_in_name().and_then(pagelab_workloads::find_workload);
+        workload.is_some_and(|workload| workload.guest_parts.contains(&part))
     }
 
     /// Its options as given.
@@ -237,6 +247,7 @@ pub(super) fn read_workload(table: &TomlTable, line: usize, problems: &mut Probl
         duration: fields.read_duration(problems, "takes").or(kind.duration),
         files: fields.read_texts(problems, "files").unwrap_or_default(),
         environment: read_environment(&mut fields, problems),
+        icount: fields.read_count(problems, "icount", (0, u64::from(guest_size::ICOUNT_SHIFT_MAX))),
         quick_duration: fields.read_duration(problems, "quick_takes").or(kind.quick_duration),
         ..kind
     };

@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read};
 
 use pagelab_model::experiment::{BetterDirection, Flag, Measure, measures};
 use pagelab_model::run::Unit;
+use pagelab_model::simulation::TrialSeries;
 use pagelab_model::{Absence, AbsenceReason};
 use serde_json::Value;
 
@@ -192,6 +193,8 @@ pub(super) struct WorkloadReport {
     pub measures: Vec<Measure>,
     /// Caveats of its numbers.
     pub flags: Vec<Flag>,
+    /// Series of values along it.
+    pub series: Vec<TrialSeries>,
     /// Equal in all trials of the same command.
     pub checksum: Option<String>,
 }
@@ -270,10 +273,31 @@ fn parse_result_line(name: &str, line: &str) -> Result<WorkloadReport, String> {
         let name = name.ok_or_else(|| invalid_result("has a figure without a name"))?;
         report.measures.extend(parse_figure(figure_json, figure_name(name), WORKLOAD_SOURCE));
     }
+    for figure_json in list(&json, "phase_figures") {
+        let text = |key: &str| figure_json.get(key).and_then(Value::as_str);
+        let (Some(phase), Some(name)) = (text("phase"), text("name")) else {
+            return Err(invalid_result("has a figure of a phase without their names"));
+        };
+        let measure = parse_figure(figure_json, name, WORKLOAD_SOURCE);
+        report.measures.extend(measure.map(|measure| measure.of_phase(phase)));
+    }
+    for series_json in list(&json, "series") {
+        let series = parse_series(series_json);
+        report.series.push(series.ok_or_else(|| invalid_result("has a series that is incomplete"))?);
+    }
     if let Some(phase) = json.get("phase") {
         add_phase_measures(phase, &mut report);
     }
     Ok(report)
+}
+
+fn parse_series(json: &Value) -> Option<TrialSeries> {
+    let text = |key: &str| json.get(key).and_then(Value::as_str).map(str::to_owned);
+    let points = json.get("points_millionths")?.as_array()?.iter().map(|point| {
+        let pair = point.as_array()?;
+        Some((pair.first()?.as_u64()?, pair.get(1)?.as_i64()?))
+    });
+    Some(TrialSeries { name: text("name")?, over: text("over")?, points: points.collect::<Option<_>>()? })
 }
 
 /// The elements of a list in an object; none without the list.
@@ -340,6 +364,23 @@ mod tests {
     fn metric(before: &str, behind: &str) -> OutputMetric {
         let (before, behind) = (before.to_owned(), behind.to_owned());
         OutputMetric { prefix: before, suffix: behind, unit: "s".to_owned(), better: BetterDirection::Lower }
+    }
+
+    #[test]
+    fn figures_of_phases_and_series_come_with_their_names() {
+        let line = r#"{"merit":{"unit":"1","better":"higher","value":0.5},"checksum":"1",
+            "phase_figures":[{"phase":"at rest","name":"from DMA32","unit":"blocks","better":"higher","value":7}],
+            "series":[{"name":"F_u(9) at rest","over":"attempts","points_millionths":[[0,100],[1,-5]]}]}"#;
+        let report = read_built_in("x", line).unwrap();
+        let of_phase = report.measures.last().unwrap();
+        assert_eq!((of_phase.key().as_str(), of_phase.value.clone()), ("at rest/from DMA32", Ok(7.0)));
+        let points = vec![(0, 100), (1, -5)];
+        let (name, over) = ("F_u(9) at rest".to_owned(), "attempts".to_owned());
+        assert_eq!(report.series, [TrialSeries { name, over, points }]);
+        for (good, bad) in [("\"phase\":\"at rest\",", ""), ("[1,-5]", "[1]"), ("[1,-5]", "[-1,5]")] {
+            let error = read_built_in("x", &line.replace(good, bad)).unwrap_err();
+            assert!(error.starts_with("the result of x has a "), "{error}");
+        }
     }
 
     #[test]

@@ -66,20 +66,22 @@ pub fn set_up_guest(job: &GuestJob, link: &HostLink) -> Result<Option<PathBuf>, 
         mount(device.as_path(), DISK_MOUNT, "ext4", MountFlags::NOATIME, None)
             .map_err(|errno| format!("cannot mount {} at {DISK_MOUNT}: {errno}", device.display()))?;
     }
+    let group = match job.cgroup.map(|config| (config, create_cgroup(config))) {
+        None => None,
+        Some((config, Err(why))) if config.limit_bytes.is_none() => {
+            link.send_note(why);
+            None
+        }
+        Some((_, group)) => group?,
+    };
+    // After the control groups: their hierarchy is shared with the root of the tools.
     if job.tools {
         mount_tools(job.disk)?;
     }
     if job.tree {
         link_tree()?;
     }
-    let Some(config) = job.cgroup else { return Ok(None) };
-    match create_cgroup(config) {
-        Err(why) if config.limit_bytes.is_none() => {
-            link.send_note(why);
-            Ok(None)
-        }
-        group => group,
-    }
+    Ok(group)
 }
 
 /// Writes a line to the control file of pagelab's module.

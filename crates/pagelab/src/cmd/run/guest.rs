@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use pagelab_command::progress::{CommandStatus, StatusEnd};
 use pagelab_command::setup_progress::SetupProgress;
-use pagelab_experiment::recipe::{BootPolicy, Recipe, TrialPlace};
+use pagelab_experiment::recipe::{BootPolicy, Recipe, RequiredGuest, TrialPlace};
 use pagelab_experiment::resolve::{ExperimentOverrides, ResolvedExperiment};
 use pagelab_experiment::session::SessionFile;
 use pagelab_guest::accelerator::{Accelerator, AcceleratorChoice};
@@ -16,7 +16,7 @@ use pagelab_guest::config::GuestConfig;
 use pagelab_guest::disk;
 use pagelab_guest::kernel::GuestKernel;
 use pagelab_guest::module_build::set_up_module;
-use pagelab_guest_place::{BOOT_TIME, GuestPlace, GuestRunner, VariantGuest, config_of};
+use pagelab_guest_place::{BOOT_TIME, GuestPlace, GuestRunner, TrialGuests, VariantGuest, config_of};
 use pagelab_model::Bytes;
 use pagelab_model::experiment::{Plan, ScheduleSlot, TrialRole};
 use pagelab_model::run::Run;
@@ -30,7 +30,8 @@ use super::judge::JudgeRequest;
 use super::start_problems::StartProblems;
 use crate::cmd::guest::run::{ACCELERATORS, choose_accelerator};
 use crate::cmd::guest::{
-    find_kernel, find_or_fetch_kernel, find_own_module, is_kernel_path, memory, open_module_cache,
+    find_kernel, find_or_fetch_kernel, find_or_make_tools, find_or_make_tree, find_own_module,
+    is_kernel_path, memory, open_module_cache,
 };
 use crate::cmd::usage_error;
 use crate::exit::{Failure, FailureKind};
@@ -143,7 +144,7 @@ impl GuestArgs {
 
 /// Describes the guest of a variant before its kernel is found.
 pub fn describe(recipe: &Recipe, variant: usize) -> Vec<String> {
-    let guest = recipe.required_guest(variant);
+    let guest = recipe.required_guest(0, variant);
     let cpus = format_plural(guest.cpus, "CPU");
     let mut text = format!("a guest with kernel {}, {}, {cpus}", guest.kernel, format_exact(guest.memory));
     for (name, size) in [("swap", guest.swap), ("disk", guest.disk)] {
@@ -182,9 +183,22 @@ pub fn plan_guests(args: &GuestArgs, resolved: &ResolvedExperiment, file: &Path)
     }
 }
 
-/// Configurations of the guests of all variants.
+/// Workloads and variants that are combined, by their numbers.
+fn combinations(recipe: &Recipe) -> Vec<(usize, usize)> {
+    let workloads = 0..recipe.workloads.len();
+    let all = workloads.flat_map(|workload| (0..recipe.variants.len()).map(move |at| (workload, at)));
+    all.filter(|(workload, variant)| recipe.is_combined(*workload, *variant)).collect()
+}
+
+/// What all guests need.
+fn required_guests(recipe: &Recipe) -> BTreeMap<(usize, usize), RequiredGuest> {
+    let required = |key: (usize, usize)| (key, recipe.required_guest(key.0, key.1));
+    combinations(recipe).into_iter().map(required).collect()
+}
+
+/// Configurations of all guests.
 fn guest_configs(recipe: &Recipe) -> Vec<GuestConfig> {
-    (0..recipe.variants.len()).map(|at| config_of(&recipe.required_guest(at))).collect()
+    required_guests(recipe).values().map(config_of).collect()
 }
 
 /// Boots of a plan whose guests are not lost: one for each trial, or for those of a round that need the same.
@@ -193,15 +207,15 @@ fn count_boots(recipe: &Recipe, plan: &Plan) -> usize {
         return plan.schedule.len();
     }
     let guest = |slot: ScheduleSlot| {
-        (slot.role == TrialRole::WarmUp, slot.round, recipe.required_guest(slot.variant))
+        (slot.role == TrialRole::WarmUp, slot.round, recipe.required_guest(slot.workload, slot.variant))
     };
     plan.schedule.iter().map(guest).collect::<BTreeSet<_>>().len()
 }
 
-/// Guests of the variants, and how many of them run at the same time.
+/// Guests of the trials, and how many of them run at the same time.
 pub struct FoundGuests {
     qemu: PathBuf,
-    guests: Vec<VariantGuest>,
+    guests: TrialGuests,
     accelerator: Accelerator,
     lanes: NonZero<usize>,
 }
@@ -233,25 +247,38 @@ pub fn find_guests(
     problems.add_error(find_qemu(&qemu));
     let mut told = SetupProgress::start(false)?;
     let recipe = &resolved.recipe;
-    let selectors: Vec<String> =
-        (0..recipe.variants.len()).map(|at| recipe.required_guest(at).kernel).collect();
+    let required = required_guests(recipe);
+    let is_counted = required.values().any(|guest| guest.icount.is_some());
+    if is_counted && args.accel.is_some_and(|accel| accel != AcceleratorChoice::Tcg) {
+        let text = "--accel: instructions are counted by TCG alone (icount in the recipe)";
+        problems.add(usage_error(text));
+    }
+    let selectors: Vec<String> = required.values().map(|guest| guest.kernel.clone()).collect();
     let download = problems.is_empty().then_some(&mut told);
     let kernels = find_kernels(args, &selectors, download, &mut problems);
     problems.exit_if_stopped();
-    let needs_module = (0..recipe.variants.len()).any(|at| recipe.required_guest(at).has_module);
-    let modules = match needs_module {
+    let modules = match required.values().any(|guest| guest.has_module) {
         true => find_modules(args, &kernels, &mut told, &mut problems),
         false => BTreeMap::new(),
     };
     problems.exit_if_stopped();
-    let mut guests = Vec::new();
-    for at in 0..recipe.variants.len() {
-        let required = recipe.required_guest(at);
+    let tools = match required.values().any(|guest| guest.has_tools) && problems.is_empty() {
+        true => problems.add_error(find_or_make_tools(args.cache.as_ref(), &mut told)),
+        false => None,
+    };
+    let tree = match required.values().any(|guest| guest.has_source_tree) && problems.is_empty() {
+        true => problems.add_error(find_or_make_tree(args.cache.as_ref(), &mut told)),
+        false => None,
+    };
+    let mut guests = TrialGuests::new();
+    for (key, required) in required {
         let Some(kernel) = kernels.get(&required.kernel) else { continue };
         let module = modules.get(&required.kernel).cloned();
-        let guest = VariantGuest { required, kernel: kernel.clone(), module };
-        check_guest(&guest, &recipe.variants[at].name, &mut problems);
-        guests.push(guest);
+        let tools = tools.clone().filter(|_| required.has_tools);
+        let tree = tree.clone().filter(|_| required.has_source_tree);
+        let guest = VariantGuest { required, kernel: kernel.clone(), module, tools, tree };
+        check_guest(&guest, &recipe.variants[key.1].name, &mut problems);
+        guests.insert(key, guest);
     }
     let configs = guest_configs(recipe);
     let lanes = memory::count_lanes(configs.iter(), args.lanes.and_then(NonZero::new));
@@ -298,13 +325,13 @@ fn find_modules(
 /// work decides.
 fn probe_accelerator(
     args: &GuestArgs,
-    guests: &[VariantGuest],
+    guests: &TrialGuests,
     qemu: &Path,
     told: &SetupProgress,
 ) -> Result<Accelerator, Failure> {
     let choice = args.accel.unwrap_or_default();
     let mut probed: Vec<&Path> = Vec::new();
-    for guest in guests.iter().filter(|_| choice != AcceleratorChoice::Tcg) {
+    for guest in guests.values().filter(|_| choice != AcceleratorChoice::Tcg) {
         if probed.contains(&guest.kernel.image.as_path()) {
             continue;
         }

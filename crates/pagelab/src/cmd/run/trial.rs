@@ -64,6 +64,9 @@ pub struct Args {
     /// As of `pagelab run`
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
+    /// Seed of the workload
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
     /// The guest runs on the processor of its host
     #[arg(long)]
     native_speed: bool,
@@ -86,7 +89,7 @@ pub fn run(args: &Args) -> Outcome {
     let Some((slot, _)) = slot else {
         return Err(usage_error("the plan of this recipe has no such trial"));
     };
-    let guest = resolved.recipe.required_guest(args.variant);
+    let guest = resolved.recipe.required_guest(args.workload, args.variant);
     let applied = guest_settings::apply(&guest.settings);
     let finished = match applied.and_then(|()| guest_settings::switch_features(&guest.module_features)) {
         Ok(()) => carry_out(&resolved, slot)?,
@@ -114,6 +117,7 @@ fn resolve(args: &Args) -> Result<ResolvedExperiment, Failure> {
         compares_kernels: args.compares_kernels,
         guest_memory: args.memory,
         guest_cpus: args.cpus,
+        seed: args.seed,
     };
     let resolved = ResolvedExperiment::resolve(recipe, &overrides).map_err(bad)?;
     Ok(if args.native_speed { resolved.with_native_speed() } else { resolved })
